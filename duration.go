@@ -1,0 +1,63 @@
+package lanegate
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// MaxDuration bounds every duration that a person may declare: a value above it
+// is a slip of the pen (a unit mistaken), never a wish.
+const MaxDuration = 10 * 366 * 24 * time.Hour
+
+// Duration is a time.Duration that reads and writes Go duration strings ("90s",
+// "26h") in JSON and YAML. Zero means "none" or "the default" as each field
+// says; negative and absurd values (over ten years) are refused.
+type Duration time.Duration
+
+// Std returns d as the standard library's type.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// String renders d as Go does, without trailing zero units: "26h", not "26h0m0s".
+func (d Duration) String() string { return FormatDuration(time.Duration(d)) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler; it refuses what ParseDuration refuses.
+func (d *Duration) UnmarshalText(b []byte) error {
+	v, err := ParseDuration(string(b))
+	if err != nil {
+		return err
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// ParseDuration reads a Go duration string such as "90s" or "26h". Negative
+// values and values over MaxDuration are errors whose text says what to write.
+func ParseDuration(s string) (time.Duration, error) {
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a duration: write it like \"90s\", \"15m\" or \"26h\"", s)
+	}
+	if v < 0 {
+		return 0, errors.New("a duration must not be negative")
+	}
+	if v > MaxDuration {
+		return 0, fmt.Errorf("%q is more than ten years", s)
+	}
+	return v, nil
+}
+
+// FormatDuration is d.String() without the zero units at its end.
+func FormatDuration(d time.Duration) string {
+	s := d.String()
+	if len(s) > 2 && s[len(s)-2:] == "0s" && s[len(s)-3] == 'm' {
+		s = s[:len(s)-2]
+	}
+	if len(s) > 2 && s[len(s)-2:] == "0m" && s[len(s)-3] == 'h' {
+		s = s[:len(s)-2]
+	}
+	return s
+}
