@@ -1,0 +1,348 @@
+package admission
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lanegate/lanegate"
+)
+
+// Plan decides what may start now. It is deterministic, does not change its
+// input, and fills all free slots in one pass.
+//
+// Order. The lanes take turns: of the lanes with a free slot, the one whose next
+// job has the smallest place goes first. Within a lane the next job is the head
+// with the smallest place (fifo, serial), or that of the class with the fewest
+// attempts in flight, then the smallest place (fair). A head that can't start
+// stands aside for the rest of the pass; the other classes go on, its own class
+// does not. A slot is only looked for while the lane has one, so what follows
+// never takes a job out of its line in vain.
+//
+// Reservation. A head that had its turn and found its units, or a slot on every
+// worker that can run it, taken is remembered (Decision.Blocked) until it starts
+// or is its class's head no more. A full lane, a pause or a lost worker in
+// between does not set the clock back: while a large job gathers its units,
+// other classes may use its lane's slots, and that must not cost it its claim.
+// Once remembered for StarveAfter, heads that nothing but slots and units holds
+// up go before all others, by place over all lanes. The first that still can't
+// start is Kept: its units count as in use for every other start, except that
+// what is kept outside serial never eats into serial's reserve; and one free
+// slot of one worker that can run it stays free for it. As it goes first in each
+// pass, the next slot of its lane is its own as soon as its units are there. A
+// job none of whose workers has a free slot keeps nothing yet: units that nobody
+// could use would stand idle for as long as that worker's longest run; it gets
+// the worker's next slot, and then keeps its units too.
+//
+// So nothing starves: a reservation never gives back what it has gathered
+// (worker's slot, then units, then the lane's slot) but to one with a smaller
+// place, and only finitely many jobs have a smaller place than a given one.
+//
+// Workers. All live workers are planned for together, the asking one first
+// choice for whatever it can run. A start that falls to another worker with a
+// free slot is left to it: it takes its slots and units in this pass as if it
+// had started, so that the asking worker neither overtakes it nor takes its
+// units; only the asking worker's own starts are granted. When no worker that
+// can run a head has a free slot, nothing is left to anybody, and the head is
+// remembered as above.
+//
+// Due jobs whose class is not in Classes are left out.
+func Plan(in Input) Decision {
+	p := newPass(in)
+	p.startStarved()
+	p.fill()
+	return p.decide()
+}
+
+// pass is the state of one call of Plan.
+type pass struct {
+	in      Input
+	ledger  *ledger
+	lanes   []*lane   // serial included, in a fixed order
+	lines   []*line   // by class id; classes with due jobs only
+	workers []*worker // by id
+	kept    *line     // whose next job has the reservation
+	grants  []Grant
+	left    []start
+}
+
+// start is a start that is left to another worker.
+type start struct {
+	line   *line
+	worker *worker
+}
+
+func newPass(in Input) *pass {
+	p := &pass{in: in, ledger: newLedger(in.Resources, in.Classes)}
+	lanes := p.addLanes()
+	lines := p.addLines(lanes)
+	p.addInFlight(lanes, lines)
+	p.addWorkers()
+	return p
+}
+
+func (p *pass) addLanes() map[string]*lane {
+	byName := make(map[string]*lane, len(p.in.Lanes)+1)
+	add := func(l *lane) {
+		byName[l.name] = l
+		p.lanes = append(p.lanes, l)
+	}
+	widths := solve(p.ledger, p.in.Lanes, p.in.Classes)
+	for i := range widths {
+		w := &widths[i]
+		add(&lane{
+			name:   w.lane.Name,
+			paused: w.lane.Paused,
+			serial: w.serial(),
+			fair:   w.lane.Order == lanegate.OrderFair && !w.serial(),
+			width:  w.inForce,
+		})
+	}
+	if p.in.Hold != "" {
+		byName[lanegate.LaneSerial].taken++
+	}
+	return byName
+}
+
+func (p *pass) addLines(lanes map[string]*lane) map[string]*line {
+	byClass := make(map[string]*line, len(p.in.Classes))
+	for i := range p.in.Classes {
+		c := &p.in.Classes[i]
+		byClass[c.ID] = &line{class: c}
+	}
+	for i := range p.in.Due {
+		d := &p.in.Due[i]
+		ln, ok := byClass[d.Class]
+		if !ok {
+			continue
+		}
+		if len(ln.due) == 0 {
+			p.lines = append(p.lines, ln)
+		}
+		ln.due = append(ln.due, d)
+	}
+	slices.SortFunc(p.lines, func(a, b *line) int { return strings.Compare(a.class.ID, b.class.ID) })
+	rows := make(map[string]*lanegate.Lane, len(p.in.Lanes))
+	for i := range p.in.Lanes {
+		rows[p.in.Lanes[i].Name] = &p.in.Lanes[i]
+	}
+	for _, ln := range p.lines {
+		ln.route, ln.wait = routeOf(ln.class, rows[ln.class.Lane])
+		ln.lane = lanes[ln.route.Lane]
+		ln.needs = p.ledger.needs(ln.class)
+	}
+	return byClass
+}
+
+// addInFlight enters attempts as they were written down when they started: a
+// class that has moved since, or a lane that is gone, changes nothing about them.
+func (p *pass) addInFlight(lanes map[string]*lane, lines map[string]*line) {
+	for i := range p.in.InFlight {
+		r := &p.in.InFlight[i]
+		p.ledger.enter(r)
+		if l, ok := lanes[r.Lane]; ok && r.Verification == "" {
+			l.taken++
+		}
+		if ln, ok := lines[r.Class]; ok {
+			ln.inFlight++
+			if r.Verification != "" {
+				ln.verifying++
+			}
+		}
+	}
+}
+
+func (p *pass) addWorkers() {
+	for i := range p.in.Workers {
+		w := &p.in.Workers[i]
+		p.workers = append(p.workers, &worker{Worker: w, free: w.Free, serialFree: w.SerialFree})
+	}
+	slices.SortFunc(p.workers, func(a, b *worker) int { return strings.Compare(a.ID, b.ID) })
+	for _, w := range p.workers {
+		for _, l := range p.lanes {
+			l.served = l.served || w.serves(l.name)
+		}
+		for _, ln := range p.lines {
+			if w.serves(ln.lane.name) && w.has(ln.class) {
+				ln.able = append(ln.able, w)
+			}
+		}
+	}
+}
+
+// startStarved lets the heads that have been held up too long go first, and
+// keeps what the first of them needs that can't start yet.
+func (p *pass) startStarved() {
+	for _, ln := range p.starved() {
+		if !ln.lane.serial && ln.freeWorker() == nil {
+			continue
+		}
+		if !p.start(ln) {
+			p.keep(ln)
+			return
+		}
+	}
+}
+
+// starved lists the heads remembered for StarveAfter that nothing but slots and
+// units holds up, by place.
+func (p *pass) starved() []*line {
+	patience := p.in.StarveAfter
+	if patience <= 0 {
+		patience = DefaultStarveAfter
+	}
+	var lines []*line
+	for _, ln := range p.lines {
+		since, ok := p.in.BlockedSince[ln.next().Job]
+		if ok && p.in.Now.Sub(since) >= patience && p.open(ln) {
+			lines = append(lines, ln)
+		}
+	}
+	slices.SortFunc(lines, comparePlaces)
+	return lines
+}
+
+// freeWorker is the first worker that can run the class and has a free slot
+// outside serial, nil when there is none. "First" makes the choice last: the
+// slot stays free, so the next pass finds the same worker, or an earlier one.
+func (ln *line) freeWorker() *worker {
+	for _, w := range ln.able {
+		if w.free > 0 {
+			return w
+		}
+	}
+	return nil
+}
+
+func (p *pass) keep(ln *line) {
+	p.kept = ln
+	p.ledger.keep(ln.needs, ln.lane.serial)
+	// Serial's local slot is free whenever serial is; it needs no keeping.
+	if !ln.lane.serial {
+		ln.freeWorker().held = 1
+	}
+}
+
+// fill starts what can start, in the order of Plan's description. Every turn
+// starts a job or takes a class out of its line, so it ends.
+func (p *pass) fill() {
+	for _, ln := range p.lines {
+		if p.open(ln) && ln != p.kept { // whose turn this pass was the first
+			ln.lane.line = append(ln.lane.line, ln)
+		}
+	}
+	for _, l := range p.lanes {
+		slices.SortFunc(l.line, l.compare)
+	}
+	for l := p.nextLane(); l != nil; l = p.nextLane() {
+		ln := l.line[0]
+		l.line = l.line[1:]
+		switch {
+		case !p.start(ln):
+			ln.passed = ln.next()
+		case p.open(ln):
+			l.enter(ln)
+		}
+	}
+}
+
+// nextLane is the lane whose turn it is, nil when no lane can start anything.
+func (p *pass) nextLane() *lane {
+	var next *lane
+	for _, l := range p.lanes {
+		if len(l.line) > 0 && !l.full() && (next == nil || comparePlaces(l.line[0], next.line[0]) < 0) {
+			next = l
+		}
+	}
+	return next
+}
+
+// start starts the next job of an open line, or leaves it to another worker. It
+// returns false, and changes nothing, when a slot or units are lacking.
+func (p *pass) start(ln *line) bool {
+	serial := ln.lane.serial
+	if ln.lane.full() || p.ledger.full(ln.needs, serial) != nil || p.ledger.withheld(ln.needs, serial) != nil {
+		return false
+	}
+	w := p.workerFor(ln)
+	if w == nil {
+		return false
+	}
+	job := ln.next()
+	p.move(ln, w, 1)
+	if p.in.Asking != "" && w.ID != p.in.Asking {
+		p.left = append(p.left, start{ln, w})
+		return true
+	}
+	ln.granted++
+	p.grants = append(p.grants, Grant{
+		Job:    job.Job,
+		Class:  ln.class.ID,
+		Route:  ln.route,
+		Units:  maps.Clone(ln.class.Using(p.in.Resources)),
+		Worker: w.ID,
+	})
+	return true
+}
+
+// workerFor picks the worker for a start: the asking one if it can take it,
+// else the one with the most free slots, nil when all are full.
+func (p *pass) workerFor(ln *line) *worker {
+	var best *worker
+	for _, w := range ln.able {
+		free := w.slots(ln.lane.serial, false)
+		if free <= 0 {
+			continue
+		}
+		if w.ID == p.in.Asking {
+			return w
+		}
+		if best == nil || free > best.slots(ln.lane.serial, false) {
+			best = w
+		}
+	}
+	return best
+}
+
+// move enters a start everywhere (sign 1) or takes it back (sign −1).
+func (p *pass) move(ln *line, w *worker, sign int) {
+	ln.started += sign
+	ln.inFlight += sign
+	ln.lane.taken += sign
+	p.ledger.take(ln.needs, ln.lane.serial, sign)
+	w.take(ln.lane.serial, sign)
+}
+
+// decide takes back what was left to other workers, which has not started, and
+// explains what waits in the state that then is true.
+func (p *pass) decide() Decision {
+	for _, s := range p.left {
+		p.move(s.line, s.worker, -1)
+	}
+	d := Decision{Grants: p.grants, Blocked: map[string]time.Time{}}
+	if p.kept != nil {
+		d.Kept = p.kept.waiting().Job
+	}
+	var explain *explainer
+	for _, ln := range p.lines {
+		job := ln.waiting()
+		if job == nil {
+			continue
+		}
+		since, remembered := p.in.BlockedSince[job.Job]
+		switch {
+		case remembered && since.Before(p.in.Now):
+			d.Blocked[job.Job] = since
+		case remembered || ln.passed == job:
+			d.Blocked[job.Job] = p.in.Now
+		}
+		if explain == nil {
+			explain = newExplainer(p)
+		}
+		if reasons := explain.reasons(ln); len(reasons) > 0 {
+			d.Waits = append(d.Waits, Wait{Job: job.Job, Class: ln.class.ID, Route: ln.route, Reasons: reasons})
+		}
+	}
+	return d
+}

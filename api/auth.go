@@ -1,0 +1,183 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/lanegate/lanegate"
+)
+
+// Role is what a token may do. admin includes operate, which includes view and
+// submit; a submit token posts jobs and sees its own; an agent token is for
+// grants and attempts only.
+type Role string
+
+// Roles of tokens and routes. RolePublic is for routes only.
+const (
+	RolePublic  Role = "public"
+	RoleSubmit  Role = "submit"
+	RoleView    Role = "view"
+	RoleOperate Role = "operate"
+	RoleAdmin   Role = "admin"
+	RoleAgent   Role = "agent"
+)
+
+// Roles lists the roles a token can have.
+var Roles = []Role{RoleSubmit, RoleView, RoleOperate, RoleAdmin, RoleAgent}
+
+// Token is a bearer token as the configuration knows it: by its digest.
+type Token struct {
+	Name   string
+	Role   Role
+	SHA256 string // 64 hex digits of the token's SHA-256
+	// Classes, when not empty, restricts the token to these job classes.
+	Classes []string
+}
+
+// tokenPrefix makes a leaked token easy to find and to recognise.
+const tokenPrefix = "lg_"
+
+// NewToken makes a random token (256 bits) and returns it with the digest that
+// goes into the configuration.
+func NewToken() (token, sha256hex string) {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails: it ends the process instead
+	token = tokenPrefix + base64.RawURLEncoding.EncodeToString(b[:])
+	return token, HashToken(token)
+}
+
+// HashToken returns the 64 hex digits that the configuration names a token by.
+func HashToken(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// caller is who sent a request.
+type caller struct {
+	Name    string
+	Role    Role
+	Classes []string
+}
+
+// localCaller is everybody when no tokens are configured.
+var localCaller = caller{Name: "local", Role: RoleAdmin}
+
+type callerKey struct{}
+
+func callerOf(ctx context.Context) caller {
+	c, ok := ctx.Value(callerKey{}).(caller)
+	if !ok {
+		return caller{Role: RolePublic}
+	}
+	return c
+}
+
+// keyring finds callers by token.
+type keyring struct {
+	sums    [][sha256.Size]byte
+	callers []caller
+}
+
+func newKeyring(tokens []Token) keyring {
+	var k keyring
+	for _, t := range tokens {
+		var sum [sha256.Size]byte
+		if n, err := hex.Decode(sum[:], []byte(t.SHA256)); err != nil || n != len(sum) {
+			panic("api: token " + t.Name + ": sha256 is not 64 hex digits")
+		}
+		k.sums = append(k.sums, sum)
+		k.callers = append(k.callers, caller{t.Name, t.Role, t.Classes})
+	}
+	return k
+}
+
+var (
+	errNoToken = &lanegate.Error{
+		Kind: lanegate.KindUnauthorized, Code: "token_required",
+		Message: "send a token: Authorization: Bearer <token>.",
+	}
+	errBadToken = &lanegate.Error{
+		Kind: lanegate.KindUnauthorized, Code: "token_unknown",
+		Message: "this token is not known here; lanegate token new makes one, its sha256 goes under tokens in the config file.",
+	}
+	errForbidden = &lanegate.Error{Kind: lanegate.KindForbidden, Code: "role_insufficient"}
+)
+
+// find looks at every token whatever it finds, so that time tells nothing.
+func (k keyring) find(r *http.Request) (caller, error) {
+	if len(k.sums) == 0 {
+		return localCaller, nil
+	}
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return caller{}, errNoToken
+	}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	found := -1
+	for i := range k.sums {
+		if subtle.ConstantTimeCompare(k.sums[i][:], sum[:]) == 1 {
+			found = i
+		}
+	}
+	if found < 0 {
+		return caller{}, errBadToken
+	}
+	return k.callers[found], nil
+}
+
+// includes says whether a token of role r may use a route that needs need.
+func (r Role) includes(need Role) bool {
+	switch need {
+	case RolePublic:
+		return true
+	case RoleSubmit: // reading jobs is open to view as well; see mayPost
+		return r == RoleSubmit || r == RoleView || r == RoleOperate || r == RoleAdmin
+	case RoleView:
+		return r == RoleView || r == RoleOperate || r == RoleAdmin
+	case RoleOperate:
+		return r == RoleOperate || r == RoleAdmin
+	case RoleAdmin, RoleAgent:
+		return r == need
+	}
+	return false
+}
+
+// authorize returns the request with its caller, or why it may not go on.
+func (a *API) authorize(r *http.Request, need Role) (*http.Request, error) {
+	if need == RolePublic {
+		return r, nil
+	}
+	c, err := a.keys.find(r)
+	if err != nil {
+		return nil, err
+	}
+	posts := r.Method == http.MethodPost && need == RoleSubmit
+	if !c.Role.includes(need) || (posts && c.Role == RoleView) {
+		return nil, errForbidden.With("token %q has role %s; this call needs %s.", c.Name, c.Role, need)
+	}
+	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c)), nil
+}
+
+// mayUse says whether the caller's token is good for a class.
+func (c caller) mayUse(class string) error {
+	if len(c.Classes) == 0 || slices.Contains(c.Classes, class) {
+		return nil
+	}
+	return errForbidden.With("token %q is restricted to the classes %s.", c.Name, strings.Join(c.Classes, ", "))
+}
+
+// maySee hides other clients' jobs from submit tokens, and other classes' from
+// restricted ones, as if they did not exist.
+func (c caller) maySee(j lanegate.Job) error {
+	if (c.Role == RoleSubmit && j.Client != c.Name) || c.mayUse(j.Class) != nil {
+		return lanegate.ErrJobNotFound
+	}
+	return nil
+}

@@ -1,0 +1,530 @@
+package api
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strconv"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+)
+
+// classDocument is a class as it is shown and as PUT takes it: the declared
+// fields, and read-only ones that may be sent back unchanged.
+type classDocument struct {
+	ID string `json:"id,omitempty" example:"pos-sales"`
+	lanegate.ClassSpec
+	Lane        string     `json:"lane,omitempty" example:"serial"`
+	MaxInFlight int        `json:"max_in_flight,omitzero" example:"1"`
+	ManagedBy   string     `json:"managed_by,omitempty" enums:"api,file"`
+	Fingerprint string     `json:"fingerprint,omitempty"`
+	CreatedAt   *time.Time `json:"created_at,omitempty" format:"date-time"`
+	UpdatedAt   *time.Time `json:"updated_at,omitempty" format:"date-time"`
+}
+
+func newClassDocument(c lanegate.Class) classDocument {
+	return classDocument{
+		ID: c.ID, ClassSpec: c.ClassSpec, Lane: c.Lane, MaxInFlight: c.MaxInFlight, ManagedBy: string(c.ManagedBy),
+		Fingerprint: c.Fingerprint, CreatedAt: &c.CreatedAt, UpdatedAt: &c.UpdatedAt,
+	}
+}
+
+// changeOptions reads what a change may do and who makes it.
+func changeOptions(r *http.Request) (service.ChangeOptions, error) {
+	p := query(r)
+	o := service.ChangeOptions{
+		Actor: callerOf(r.Context()).Name, Reason: p.str("reason"),
+		AcceptWidth: p.flag("accept", "width"), Demote: p.flag("demote", "true"),
+	}
+	if len(o.Reason) > 1000 {
+		p.bad("reason", "must be at most 1000 bytes")
+	}
+	return o, p.done()
+}
+
+// listClasses lists job classes by id.
+//
+//	@Summary	List job classes
+//	@ID			list-classes
+//	@Tags		job classes
+//	@Produce	json
+//	@Param		limit	query	int		false	"1 to 500, default 50"
+//	@Param		cursor	query	string	false	"next_cursor of the page before"
+//	@Success	200	{object}	page[classDocument]
+//	@Failure	400,401,403,503	{object}	problem
+//	@Router		/job-classes [get]
+//	@Security	bearer
+func (a *API) listClasses(w http.ResponseWriter, r *http.Request) error {
+	r, cancel := timed(r, handlerTimeout)
+	defer cancel()
+	p := query(r)
+	limit, after := p.limit(), openCursor(p)
+	if err := p.done(); err != nil {
+		return err
+	}
+	list, next, err := a.svc.Classes(r.Context(), after, limit)
+	if err != nil {
+		return err
+	}
+	out := page[classDocument]{Items: []classDocument{}}
+	for _, c := range list {
+		out.Items = append(out.Items, newClassDocument(c))
+	}
+	if next != "" {
+		out.NextCursor = sealCursor(next)
+	}
+	return encode(w, http.StatusOK, out)
+}
+
+// getClass shows a job class.
+//
+//	@Summary	Get a job class
+//	@ID			get-class
+//	@Tags		job classes
+//	@Produce	json
+//	@Param		id	path		string	true	"Class id"
+//	@Success	200	{object}	classDocument
+//	@Failure	401,403,404,503	{object}	problem
+//	@Router		/job-classes/{id} [get]
+//	@Security	bearer
+func (a *API) getClass(w http.ResponseWriter, r *http.Request) error {
+	r, cancel := timed(r, handlerTimeout)
+	defer cancel()
+	if err := query(r).done(); err != nil {
+		return err
+	}
+	c, err := a.svc.Class(r.Context(), chi.URLParam(r, "id"))
+	if err != nil {
+		return err
+	}
+	return encode(w, http.StatusOK, newClassDocument(c))
+}
+
+// createClass registers a class that must not exist yet; it starts in serial.
+//
+//	@Summary	Create a job class
+//	@ID			create-class
+//	@Tags		job classes
+//	@Accept		json
+//	@Produce	json
+//	@Param		accept	query		string			false	"width: a lane's width may go down"
+//	@Param		demote	query		string			false	"true: a promoted class may go back to serial"
+//	@Param		reason	query		string			false	"For the history"
+//	@Param		request	body		classDocument	true	"Class; id is required"
+//	@Success	201		{object}	classDocument
+//	@Failure	400,401,403,409,413,415,422,503	{object}	problem
+//	@Router		/job-classes [post]
+//	@Security	bearer
+func (a *API) createClass(w http.ResponseWriter, r *http.Request) error {
+	doc, o, err := a.readClass(w, r)
+	if err != nil {
+		return err
+	}
+	r, cancel := timed(r, handlerTimeout)
+	defer cancel()
+	if doc.ID == "" {
+		return fieldProblem("invalid_fields", "/id", "is required: the class's name, e.g. \"pos-sales\"")
+	}
+	if _, err := a.svc.Class(r.Context(), doc.ID); err == nil {
+		return &lanegate.Error{
+			Kind: lanegate.KindConflict, Code: "class_exists",
+			Message: fmt.Sprintf("job class %q exists already; change it with PUT or PATCH /job-classes/%s.", doc.ID, doc.ID),
+		}
+	}
+	return a.storeClass(w, r, doc.ID, doc, o)
+}
+
+// putClass creates a class or replaces what is declared of it.
+//
+//	@Summary		Create or replace a job class
+//	@Description	Lane and max_in_flight change only by promotion and demotion; read-only fields may be sent back as they are.
+//	@ID				put-class
+//	@Tags			job classes
+//	@Accept			json
+//	@Produce		json
+//	@Param			id		path		string			true	"Class id"
+//	@Param			accept	query		string			false	"width: a lane's width may go down"
+//	@Param			demote	query		string			false	"true: a promoted class may go back to serial"
+//	@Param			reason	query		string			false	"For the history"
+//	@Param			request	body		classDocument	true	"Class"
+//	@Success		200		{object}	classDocument
+//	@Success		201		{object}	classDocument
+//	@Failure		400,401,403,409,413,415,422,503	{object}	problem
+//	@Router			/job-classes/{id} [put]
+//	@Security		bearer
+func (a *API) putClass(w http.ResponseWriter, r *http.Request) error {
+	doc, o, err := a.readClass(w, r)
+	if err != nil {
+		return err
+	}
+	r, cancel := timed(r, handlerTimeout)
+	defer cancel()
+	return a.storeClass(w, r, chi.URLParam(r, "id"), doc, o)
+}
+
+func (a *API) readClass(w http.ResponseWriter, r *http.Request) (doc classDocument, o service.ChangeOptions, err error) {
+	if o, err = changeOptions(r); err != nil {
+		return doc, o, err
+	}
+	doc, err = decode[classDocument](a, w, r, a.o.MaxPayload)
+	return doc, o, err
+}
+
+func (a *API) storeClass(w http.ResponseWriter, r *http.Request, id string, doc classDocument, o service.ChangeOptions) error {
+	old, err := a.svc.Class(r.Context(), id)
+	if err != nil && lanegate.KindOf(err) != lanegate.KindNotFound {
+		return err
+	}
+	if err != nil { // new classes are serial; nothing else may be asked for
+		old = lanegate.Class{ID: id, Lane: lanegate.LaneSerial, MaxInFlight: 1, ManagedBy: lanegate.ManagedByAPI}
+	}
+	if err := lanegate.Invalid(doc.changedReadOnly(newClassDocument(old))); err != nil {
+		return err
+	}
+	c, created, err := a.svc.PutClass(r.Context(), id, doc.ClassSpec, o)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+		w.Header().Set("Location", "/job-classes/"+id)
+	}
+	return encode(w, status, newClassDocument(c))
+}
+
+// changedReadOnly names the read-only fields that are given and differ.
+func (d classDocument) changedReadOnly(old classDocument) []lanegate.FieldError {
+	var errs []lanegate.FieldError
+	check := func(pointer string, got, want any, detail string) {
+		g := reflect.ValueOf(got)
+		if g.IsZero() || reflect.DeepEqual(got, want) {
+			return
+		}
+		errs = append(errs, lanegate.FieldError{Pointer: pointer, Detail: "is read-only here" + detail})
+	}
+	check("/id", d.ID, old.ID, " and must be the id in the path")
+	check("/lane", d.Lane, old.Lane, "; a class changes its lane by promotion or demotion only")
+	check("/max_in_flight", d.MaxInFlight, old.MaxInFlight, "; it changes by promotion or demotion only")
+	check("/managed_by", d.ManagedBy, old.ManagedBy, "")
+	check("/fingerprint", d.Fingerprint, old.Fingerprint, "; it follows from the run and the units")
+	if d.CreatedAt != nil && (old.CreatedAt == nil || !d.CreatedAt.Equal(*old.CreatedAt)) {
+		check("/created_at", true, false, "")
+	}
+	if d.UpdatedAt != nil && (old.UpdatedAt == nil || !d.UpdatedAt.Equal(*old.UpdatedAt)) {
+		check("/updated_at", true, false, "; the class was changed since you read it")
+	}
+	return errs
+}
+
+// patchClass edits a class by a JSON merge patch (RFC 7396).
+//
+//	@Summary	Edit a job class
+//	@ID			patch-class
+//	@Tags		job classes
+//	@Accept		json
+//	@Produce	json
+//	@Param		id		path		string			true	"Class id"
+//	@Param		accept	query		string			false	"width: a lane's width may go down"
+//	@Param		demote	query		string			false	"true: a promoted class may go back to serial"
+//	@Param		reason	query		string			false	"For the history"
+//	@Param		request	body		object			true	"Merge patch over the declared fields; null removes one"
+//	@Success	200		{object}	classDocument
+//	@Failure	400,401,403,404,409,413,415,422,503	{object}	problem
+//	@Router		/job-classes/{id} [patch]
+//	@Security	bearer
+func (a *API) patchClass(w http.ResponseWriter, r *http.Request) error {
+	o, err := changeOptions(r)
+	if err != nil {
+		return err
+	}
+	body, _, err := readBody(w, r, a.o.MaxPayload)
+	if err != nil {
+		return err
+	}
+	var patch map[string]jsontext.Value
+	if err := decodeBytes(body, &patch, a.o.MaxDepth); err != nil {
+		return err
+	}
+	r, cancel := timed(r, handlerTimeout)
+	defer cancel()
+	c, err := a.svc.PatchClass(r.Context(), chi.URLParam(r, "id"), func(spec lanegate.ClassSpec) (lanegate.ClassSpec, error) {
+		return mergeSpec(spec, body)
+	}, o)
+	if err != nil {
+		return err
+	}
+	return encode(w, http.StatusOK, newClassDocument(c))
+}
+
+// mergeSpec applies a merge patch to a spec. Naming a read-only field is refused
+// like any unknown one, with a sentence of its own.
+func mergeSpec(spec lanegate.ClassSpec, patch []byte) (lanegate.ClassSpec, error) {
+	var out lanegate.ClassSpec
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return out, err
+	}
+	var doc, changes any
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return out, err
+	}
+	if err := json.Unmarshal(patch, &changes); err != nil {
+		return out, decodeError(err, &out)
+	}
+	for _, name := range []string{"id", "lane", "max_in_flight", "managed_by", "fingerprint", "created_at", "updated_at"} {
+		if _, ok := changes.(map[string]any)[name]; ok {
+			return out, fieldProblem("read_only_field", "/"+name, "is read-only here")
+		}
+	}
+	merged, err := json.Marshal(mergePatch(doc, changes), json.Deterministic(true))
+	if err != nil {
+		return out, err
+	}
+	if err := json.Unmarshal(merged, &out, json.RejectUnknownMembers(true)); err != nil {
+		return out, decodeError(err, &out)
+	}
+	return out, nil
+}
+
+// mergePatch is the algorithm of RFC 7396, section 2.
+func mergePatch(target, patch any) any {
+	changes, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	result, ok := target.(map[string]any)
+	if !ok {
+		result = map[string]any{}
+	}
+	for name, value := range changes {
+		if value == nil {
+			delete(result, name)
+		} else {
+			result[name] = mergePatch(result[name], value)
+		}
+	}
+	return result
+}
+
+// deleteClass removes a class without queued or running jobs.
+//
+//	@Summary	Delete a job class
+//	@ID			delete-class
+//	@Tags		job classes
+//	@Param		id		path	string	true	"Class id"
+//	@Param		accept	query	string	false	"width: a lane's width may go down"
+//	@Param		demote	query	string	false	"Not used here"
+//	@Param		reason	query	string	false	"For the history"
+//	@Success	204
+//	@Failure	400,401,403,404,409,503	{object}	problem
+//	@Router		/job-classes/{id} [delete]
+//	@Security	bearer
+func (a *API) deleteClass(w http.ResponseWriter, r *http.Request) error {
+	return a.change(w, r, func(r *http.Request, o service.ChangeOptions) (any, error) {
+		return nil, a.svc.DeleteClass(r.Context(), chi.URLParam(r, "id"), o)
+	})
+}
+
+// change runs a bodiless change; a nil answer is 204.
+func (a *API) change(w http.ResponseWriter, r *http.Request, do func(*http.Request, service.ChangeOptions) (any, error)) error {
+	r, cancel := timed(r, handlerTimeout)
+	defer cancel()
+	o, err := changeOptions(r)
+	if err != nil {
+		return err
+	}
+	v, err := do(r, o)
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	return encode(w, http.StatusOK, v)
+}
+
+// pauseClass makes a class accept jobs but start none.
+//
+//	@Summary	Pause a job class
+//	@ID			pause-class
+//	@Tags		job classes
+//	@Produce	json
+//	@Param		id		path		string	true	"Class id"
+//	@Param		accept	query		string	false	"Not used here"
+//	@Param		demote	query		string	false	"Not used here"
+//	@Param		reason	query		string	false	"For the history"
+//	@Success	200		{object}	classDocument
+//	@Failure	400,401,403,404,503	{object}	problem
+//	@Router		/job-classes/{id}/pause [post]
+//	@Security	bearer
+func (a *API) pauseClass(w http.ResponseWriter, r *http.Request) error {
+	return a.change(w, r, func(r *http.Request, o service.ChangeOptions) (any, error) {
+		c, err := a.svc.PauseClass(r.Context(), chi.URLParam(r, "id"), o)
+		return newClassDocument(c), err
+	})
+}
+
+// resumeClass lets a paused class start jobs again.
+//
+//	@Summary	Resume a job class
+//	@ID			resume-class
+//	@Tags		job classes
+//	@Produce	json
+//	@Param		id		path		string	true	"Class id"
+//	@Param		accept	query		string	false	"Not used here"
+//	@Param		demote	query		string	false	"Not used here"
+//	@Param		reason	query		string	false	"For the history"
+//	@Success	200		{object}	classDocument
+//	@Failure	400,401,403,404,503	{object}	problem
+//	@Router		/job-classes/{id}/resume [post]
+//	@Security	bearer
+func (a *API) resumeClass(w http.ResponseWriter, r *http.Request) error {
+	return a.change(w, r, func(r *http.Request, o service.ChangeOptions) (any, error) {
+		c, err := a.svc.ResumeClass(r.Context(), chi.URLParam(r, "id"), o)
+		return newClassDocument(c), err
+	})
+}
+
+// historyResponse is one entry of a class's history.
+type historyResponse struct {
+	ID       int64          `json:"id"`
+	At       time.Time      `json:"at" format:"date-time"`
+	Event    string         `json:"event" example:"demoted"`
+	Actor    string         `json:"actor" example:"cron"`
+	Reason   string         `json:"reason,omitempty"`
+	Evidence map[string]any `json:"evidence,omitempty"`
+}
+
+// classHistory lists who changed what, when and why, newest first.
+//
+//	@Summary	A job class's history
+//	@ID			class-history
+//	@Tags		job classes
+//	@Produce	json
+//	@Param		id		path	string	true	"Class id"
+//	@Param		limit	query	int		false	"1 to 500, default 50"
+//	@Param		cursor	query	string	false	"next_cursor of the page before"
+//	@Success	200	{object}	page[historyResponse]
+//	@Failure	400,401,403,404,503	{object}	problem
+//	@Router		/job-classes/{id}/history [get]
+//	@Security	bearer
+func (a *API) classHistory(w http.ResponseWriter, r *http.Request) error {
+	r, cancel := timed(r, handlerTimeout)
+	defer cancel()
+	p := query(r)
+	limit := p.limit()
+	var before int64
+	if c := openCursor(p); c != "" {
+		var err error
+		if before, err = strconv.ParseInt(c, 10, 64); err != nil || before < 1 {
+			p.bad("cursor", "is not one of this list")
+		}
+	}
+	if err := p.done(); err != nil {
+		return err
+	}
+	events, err := a.svc.History(r.Context(), chi.URLParam(r, "id"), before, limit+1)
+	if err != nil {
+		return err
+	}
+	out := page[historyResponse]{Items: []historyResponse{}}
+	for i, e := range events {
+		if i == limit {
+			out.NextCursor = sealCursor(strconv.FormatInt(events[i-1].ID, 10))
+			break
+		}
+		out.Items = append(out.Items, historyResponse{ID: e.ID, At: e.At, Event: e.Event, Actor: e.Actor, Reason: e.Reason, Evidence: e.Evidence})
+	}
+	return encode(w, http.StatusOK, out)
+}
+
+// quantilesResponse describes a set of durations.
+type quantilesResponse struct {
+	N   int               `json:"n"`
+	P50 lanegate.Duration `json:"p50" swaggertype:"string" example:"12s"`
+	P90 lanegate.Duration `json:"p90" swaggertype:"string" example:"20s"`
+	P99 lanegate.Duration `json:"p99" swaggertype:"string" example:"40s"`
+	Max lanegate.Duration `json:"max" swaggertype:"string" example:"1m"`
+}
+
+func newQuantiles(q service.Quantiles) quantilesResponse {
+	return quantilesResponse{q.N, lanegate.Duration(q.P50), lanegate.Duration(q.P90), lanegate.Duration(q.P99), lanegate.Duration(q.Max)}
+}
+
+// statsResponse describes a class's runs within a window.
+type statsResponse struct {
+	Class            string            `json:"class"`
+	From             time.Time         `json:"from" format:"date-time"`
+	To               time.Time         `json:"to" format:"date-time"`
+	Runs             int               `json:"runs"`
+	Outcomes         map[string]int    `json:"outcomes"`
+	Waits            quantilesResponse `json:"waits"`
+	Durations        quantilesResponse `json:"durations"`
+	FailingDurations quantilesResponse `json:"failing_durations"`
+	LastSuccess      *time.Time        `json:"last_success,omitempty" format:"date-time"`
+}
+
+// Window of statistics.
+const (
+	defaultWindow = 7 * 24 * time.Hour
+	maxWindow     = 366 * 24 * time.Hour
+)
+
+// classStats describes a class's waits and durations.
+//
+//	@Summary	A job class's statistics
+//	@ID			class-stats
+//	@Tags		job classes
+//	@Produce	json
+//	@Param		id		path		string	true	"Class id"
+//	@Param		window	query		string	false	"Go duration or days (7d), default 7d"
+//	@Success	200		{object}	statsResponse
+//	@Failure	400,401,403,404,503	{object}	problem
+//	@Router		/job-classes/{id}/stats [get]
+//	@Security	bearer
+func (a *API) classStats(w http.ResponseWriter, r *http.Request) error {
+	r, cancel := timed(r, handlerTimeout)
+	defer cancel()
+	p := query(r)
+	window := p.window("window")
+	if err := p.done(); err != nil {
+		return err
+	}
+	st, err := a.svc.Stats(r.Context(), chi.URLParam(r, "id"), window)
+	if err != nil {
+		return err
+	}
+	out := statsResponse{
+		Class: st.Class, From: st.From, To: st.To, Runs: st.Runs, Outcomes: map[string]int{}, Waits: newQuantiles(st.Waits),
+		Durations: newQuantiles(st.Durations), FailingDurations: newQuantiles(st.Failing), LastSuccess: st.LastSuccess,
+	}
+	for o, n := range st.Outcomes {
+		out.Outcomes[string(o)] = n
+	}
+	return encode(w, http.StatusOK, out)
+}
+
+// window reads a span that people also give in days: "7d".
+func (p *params) window(name string) time.Duration {
+	v := p.str(name)
+	if days, ok := bytes.CutSuffix([]byte(v), []byte("d")); ok {
+		n, ok := wholeNumber(string(days))
+		if !ok || n < 1 || n > 366 {
+			p.bad(name, "must be 1d to 366d, or a Go duration such as 36h")
+		}
+		return time.Duration(n) * 24 * time.Hour
+	}
+	d := p.duration(name, defaultWindow, maxWindow)
+	if d == 0 {
+		p.bad(name, "must be more than zero")
+	}
+	return d
+}

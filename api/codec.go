@@ -1,0 +1,411 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+)
+
+// encodeOptions keep raw JSON as it was sent: escapes and digits untouched.
+var encodeOptions = json.JoinOptions(jsontext.PreserveRawStrings(true), jsontext.AllowDuplicateNames(true), json.Deterministic(true))
+
+// encode writes v with the given status.
+func encode(w http.ResponseWriter, status int, v any) error {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	writeJSON(w, v)
+	return nil
+}
+
+// writeJSON writes v; an error here means that the client has left.
+func writeJSON(w io.Writer, v any) {
+	if err := json.MarshalWrite(w, v, encodeOptions); err != nil {
+		return
+	}
+	_, _ = w.Write([]byte("\n"))
+}
+
+// body kinds a route takes beside application/json.
+const (
+	typeJSON       = "application/json"
+	typeMergePatch = "application/merge-patch+json"
+	typeCloudEvent = "application/cloudevents+json"
+	typeOctets     = "application/octet-stream"
+	typeForm       = "application/x-www-form-urlencoded"
+)
+
+// mediaType returns the body's type without parameters, "" when none is given.
+func mediaType(r *http.Request) (string, error) {
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		return "", &lanegate.Error{
+			Kind: lanegate.KindMediaType, Code: "unsupported_encoding",
+			Message: fmt.Sprintf("Content-Encoding %q is not taken; send the JSON uncompressed. Nothing was enqueued.", enc),
+		}
+	}
+	header := r.Header.Get("Content-Type")
+	if header == "" {
+		return "", nil
+	}
+	typ, _, err := mime.ParseMediaType(header)
+	if err != nil && typ == "" {
+		return "", unsupportedType(header)
+	}
+	switch {
+	case typ == typeForm || typ == "multipart/form-data":
+		return "", &lanegate.Error{
+			Kind: lanegate.KindMediaType, Code: "form_body",
+			Message: "a form body would damage JSON and is not taken: send Content-Type: application/json (curl: --json, or --data-binary with -H 'Content-Type: application/json'). Nothing was enqueued.",
+		}
+	case typ == typeJSON || typ == typeOctets || strings.HasSuffix(typ, "+json"):
+		return typ, nil
+	}
+	return "", unsupportedType(header)
+}
+
+func unsupportedType(header string) error {
+	return &lanegate.Error{
+		Kind: lanegate.KindMediaType, Code: "unsupported_media_type",
+		Message: fmt.Sprintf("Content-Type %q is not taken; send application/json. Nothing was enqueued.", header),
+	}
+}
+
+// readBody reads at most limit bytes and judges the headers first, so that a
+// client that waits for 100-continue never sends what would be refused.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, typ string, err error) {
+	if typ, err = mediaType(r); err != nil {
+		return nil, "", err
+	}
+	if r.ContentLength > limit {
+		return nil, "", tooLarge(limit)
+	}
+	// Without a deadline a client that sends a byte now and then holds a goroutine
+	// for ever. A recorder in a test knows no deadlines, which is no fault.
+	rc := http.NewResponseController(w)
+	if err := rc.SetReadDeadline(time.Now().Add(bodyTimeout)); err == nil {
+		defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	}
+	var buf bytes.Buffer
+	if r.ContentLength > 0 {
+		buf.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, limit)); err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return nil, "", tooLarge(limit)
+		}
+		return nil, "", &lanegate.Error{
+			Kind: lanegate.KindBadRequest, Code: "body_cut_off",
+			Message: "the body ended early or came too slowly; nothing was enqueued.", Err: err,
+		}
+	}
+	return buf.Bytes(), typ, nil
+}
+
+func tooLarge(limit int64) error {
+	return &lanegate.Error{
+		Kind: lanegate.KindTooLarge, Code: "body_too_large",
+		Message: fmt.Sprintf("the body is larger than the limit of %d bytes; nothing was enqueued. Put the data where the job can fetch them and send a reference.", limit),
+	}
+}
+
+// decode reads a JSON object into a T: strictly, with every fault named.
+func decode[T any](a *API, w http.ResponseWriter, r *http.Request, limit int64) (T, error) {
+	var v T
+	body, _, err := readBody(w, r, limit)
+	if err != nil {
+		return v, err
+	}
+	err = decodeBytes(body, &v, a.o.MaxDepth+8)
+	return v, err
+}
+
+// decodeBytes decodes one JSON object into v, a pointer to a struct.
+func decodeBytes(body []byte, v any, maxDepth int) error {
+	trimmed := bytes.TrimLeft(body, " \t\r\n")
+	if len(trimmed) > 0 && trimmed[0] == '[' {
+		return &lanegate.Error{
+			Kind: lanegate.KindInvalid, Code: "array_body",
+			Message: "the body is an array; one request takes one object. Set MaxBatchSize to 1 (EventBridge), or send up to 1,000 jobs as {\"jobs\": […]} to /jobs/batch. Nothing was enqueued.",
+		}
+	}
+	if err := service.CheckJSON(body, maxDepth, ""); err != nil {
+		return err
+	}
+	if trimmed[0] != '{' {
+		return &lanegate.Error{
+			Kind: lanegate.KindInvalid, Code: "not_an_object",
+			Message: "the body must be a JSON object, e.g. {\"class\": \"pos-sales\"}. Nothing was enqueued.",
+		}
+	}
+	if err := json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err != nil {
+		return decodeError(err, v)
+	}
+	return nil
+}
+
+// decodeError names the field that does not fit.
+func decodeError(err error, v any) error {
+	sem, ok := errors.AsType[*json.SemanticError](err)
+	if !ok {
+		return &lanegate.Error{Kind: lanegate.KindBadRequest, Code: "bad_json", Message: "the body is not valid JSON; nothing was enqueued.", Err: err}
+	}
+	pointer := string(sem.JSONPointer)
+	if errors.Is(err, json.ErrUnknownName) {
+		name := pointer[strings.LastIndexByte(pointer, '/')+1:]
+		detail := "is not a field here"
+		if near := nearest(name, fieldsOf(reflect.TypeOf(v).Elem(), pointer)); near != "" {
+			detail += fmt.Sprintf("; did you mean %q?", near)
+		}
+		return fieldProblem("unknown_field", pointer, detail)
+	}
+	detail := "has the wrong type: " + string(kindName(sem.JSONKind)) + " is not taken here"
+	if sem.Err != nil {
+		detail = sem.Err.Error()
+	}
+	return fieldProblem("wrong_type", pointer, detail)
+}
+
+func fieldProblem(code, pointer, detail string) error {
+	return &lanegate.Error{
+		Kind: lanegate.KindInvalid, Code: code, Message: "some fields are wrong; nothing was changed. Correct what \"fields\" names and send it again.",
+		Fields: []lanegate.FieldError{{Pointer: pointer, Detail: detail}},
+	}
+}
+
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "a boolean"
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	}
+	return "this value"
+}
+
+// fieldsOf lists the field names of the struct that pointer's parent stands for.
+func fieldsOf(t reflect.Type, pointer string) []string {
+	parts := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
+	for _, part := range parts[:len(parts)-1] {
+		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct {
+			continue // an index into a slice
+		}
+		for f := range flatFields(t) {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name == part {
+				t = f.Type
+				break
+			}
+		}
+	}
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	var names []string
+	for f := range flatFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// flatFields yields a struct's fields with embedded ones laid flat.
+func flatFields(t reflect.Type) func(func(reflect.StructField) bool) {
+	return func(yield func(reflect.StructField) bool) {
+		for _, f := range reflect.VisibleFields(t) {
+			if !f.Anonymous && !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// nearest returns the name within two edits of s, "" when there is none.
+func nearest(s string, names []string) string {
+	best, at := 3, ""
+	for _, n := range names {
+		if d := editDistance(strings.ToLower(s), n); d < best {
+			best, at = d, n
+		}
+	}
+	return at
+}
+
+// editDistance is Levenshtein's (Wagner & Fischer 1974), by one row.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			up := row[j]
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(row[j]+1, row[j-1]+1, diagonal+cost)
+			diagonal = up
+		}
+	}
+	return row[len(b)]
+}
+
+// params reads query parameters strictly: unknown, repeated and malformed ones
+// are refused, each by name.
+type params struct {
+	r     *http.Request
+	errs  []lanegate.FieldError
+	known []string
+}
+
+func query(r *http.Request) *params { return &params{r: r} }
+
+func (p *params) bad(name, format string, args ...any) {
+	p.errs = append(p.errs, lanegate.FieldError{Pointer: "?" + name, Detail: fmt.Sprintf(format, args...)})
+}
+
+func (p *params) all(name string) []string {
+	p.known = append(p.known, name)
+	return p.r.URL.Query()[name]
+}
+
+func (p *params) str(name string) string {
+	v := p.all(name)
+	if len(v) > 1 {
+		p.bad(name, "is given %d times; give it once", len(v))
+	}
+	if len(v) == 0 {
+		return ""
+	}
+	return v[0]
+}
+
+// flag is true when name has the one value that makes sense, e.g. accept=width.
+func (p *params) flag(name, value string) bool {
+	v := p.str(name)
+	if v != "" && v != value {
+		p.bad(name, "takes only the value %q", value)
+	}
+	return v == value
+}
+
+const (
+	defaultLimit = 50
+	maxLimit     = 500
+)
+
+func (p *params) limit() int {
+	v := p.str("limit")
+	if v == "" {
+		return defaultLimit
+	}
+	n, ok := wholeNumber(v)
+	if !ok || n < 1 || n > maxLimit {
+		p.bad("limit", "must be a whole number from 1 to %d", maxLimit)
+		return defaultLimit
+	}
+	return n
+}
+
+func wholeNumber(s string) (int, bool) {
+	if s == "" || len(s) > 9 {
+		return 0, false
+	}
+	n := 0
+	for _, c := range s {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n, true
+}
+
+func (p *params) number(name string) int {
+	v := p.str(name)
+	if v == "" {
+		return 0
+	}
+	n, ok := wholeNumber(v)
+	if !ok || n < 1 {
+		p.bad(name, "must be a whole number of at least 1")
+	}
+	return n
+}
+
+func (p *params) duration(name string, def, most time.Duration) time.Duration {
+	v := p.str(name)
+	if v == "" {
+		return def
+	}
+	d, err := lanegate.ParseDuration(v)
+	if err != nil {
+		p.bad(name, "%v", err)
+		return def
+	}
+	if d > most {
+		p.bad(name, "must be at most %s", lanegate.FormatDuration(most))
+		return def
+	}
+	return d
+}
+
+func (p *params) time(name string) *time.Time {
+	v := p.str(name)
+	if v == "" {
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, v)
+	if err != nil {
+		p.bad(name, "must be an RFC 3339 time, e.g. 2026-11-29T00:00:00Z")
+		return nil
+	}
+	t = lanegate.Micro(t)
+	return &t
+}
+
+// done returns every fault at once.
+func (p *params) done() error {
+	for name := range p.r.URL.Query() {
+		if !slices.Contains(p.known, name) {
+			p.bad(name, "is not a parameter here; known are: %s", strings.Join(p.known, ", "))
+		}
+	}
+	if len(p.errs) == 0 {
+		return nil
+	}
+	slices.SortFunc(p.errs, func(a, b lanegate.FieldError) int { return strings.Compare(a.Pointer, b.Pointer) })
+	return &lanegate.Error{
+		Kind: lanegate.KindBadRequest, Code: "bad_parameter",
+		Message: "some query parameters are wrong; nothing was done.", Fields: p.errs,
+	}
+}

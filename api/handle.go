@@ -1,0 +1,257 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/google/uuid"
+	"github.com/lanegate/lanegate"
+)
+
+var (
+	errNoRoute = &lanegate.Error{
+		Kind: lanegate.KindNotFound, Code: "no_such_route",
+		Message: "there is nothing at this path; GET /docs lists what there is.",
+	}
+	errInternal = &lanegate.Error{
+		Kind: lanegate.KindInternal, Code: "internal",
+		Message: "an internal fault; it is in the gateway's log under this request id.",
+	}
+)
+
+// problem is the body of every failure (RFC 9457), with lanegate's own members.
+type problem struct {
+	Type   string                `json:"type" example:"about:blank"`
+	Title  string                `json:"title" example:"Unprocessable Entity"`
+	Status int                   `json:"status" example:"422"`
+	Code   string                `json:"code" example:"unknown_class"`
+	Detail string                `json:"detail"`
+	Fields []lanegate.FieldError `json:"fields,omitempty"`
+	// Details carries numbers that go with the code, e.g. a lane's width before and after.
+	Details   map[string]any `json:"details,omitempty"`
+	RequestID string         `json:"request_id,omitempty"`
+}
+
+// statusOf maps the kind of an error to its status code; nothing else does.
+func statusOf(k lanegate.Kind) int {
+	switch k {
+	case lanegate.KindBadRequest:
+		return http.StatusBadRequest
+	case lanegate.KindInvalid:
+		return http.StatusUnprocessableEntity
+	case lanegate.KindTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case lanegate.KindMediaType:
+		return http.StatusUnsupportedMediaType
+	case lanegate.KindUnauthorized:
+		return http.StatusUnauthorized
+	case lanegate.KindForbidden:
+		return http.StatusForbidden
+	case lanegate.KindNotFound:
+		return http.StatusNotFound
+	case lanegate.KindConflict:
+		return http.StatusConflict
+	case lanegate.KindLimited:
+		return http.StatusTooManyRequests
+	case lanegate.KindUnavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// statusError carries a status that no kind of error has (405).
+type statusError struct {
+	err    *lanegate.Error
+	status int
+}
+
+func (e *statusError) Error() string { return e.err.Error() }
+func (e *statusError) Unwrap() error { return e.err }
+
+// wrap adapts a handler: it checks the caller's role, bounds the time and turns
+// an error into a problem document.
+func (a *API) wrap(need Role, h func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		authorized, err := a.authorize(r, need)
+		if err != nil {
+			a.fail(w, r, err)
+			return
+		}
+		if err := h(w, authorized); err != nil {
+			a.fail(w, authorized, err)
+		}
+	}
+}
+
+// timed bounds a handler's work; what runs out of time is 503 and may be repeated.
+func timed(r *http.Request, d time.Duration) (*http.Request, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(r.Context(), d)
+	return r.WithContext(ctx), cancel
+}
+
+// fail writes the problem document for err and logs what the client can't mend.
+func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
+	e, ok := errors.AsType[*lanegate.Error](err)
+	switch {
+	case ok:
+	case errors.Is(err, context.DeadlineExceeded):
+		e = lanegate.ErrUnavailable.Because(err)
+	case errors.Is(err, context.Canceled):
+		return // the client has left; there is nobody to answer
+	default:
+		e = errInternal.Because(err)
+	}
+	status := statusOf(e.Kind)
+	if s, ok := errors.AsType[*statusError](err); ok {
+		status = s.status
+	}
+	if status >= 500 {
+		a.log.ErrorContext(r.Context(), "request failed", "request", requestIDOf(r), "method", r.Method, "path", r.URL.Path, "code", e.Code, "err", err)
+	}
+	message := e.Message
+	if e.Kind == lanegate.KindInternal {
+		message = errInternal.Message
+	}
+	writeProblem(w, status, problem{
+		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: e.Code, Detail: message,
+		Fields: e.Fields, Details: e.Details, RequestID: requestIDOf(r),
+	}, e.RetryAfter)
+}
+
+func writeProblem(w http.ResponseWriter, status int, p problem, retryAfter time.Duration) {
+	h := w.Header()
+	if status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", `Bearer realm="lanegate"`)
+	}
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		seconds := int(math.Ceil(retryAfter.Seconds()))
+		h.Set("Retry-After", strconv.Itoa(min(max(seconds, 1), 300))) // seconds: the form every client reads
+	}
+	if status == http.StatusRequestEntityTooLarge {
+		h.Set("Connection", "close") // the rest of the body is not read
+	}
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	writeJSON(w, p)
+}
+
+// methodNotAllowed answers 405 and names what the path does take.
+func methodNotAllowed(routes chi.Routes) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		path := strings.TrimSuffix(r.URL.Path, "/")
+		var allowed []string
+		for _, m := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
+			if routes.Match(chi.NewRouteContext(), m, path) {
+				allowed = append(allowed, m)
+			}
+		}
+		allow := strings.Join(allowed, ", ")
+		w.Header().Set("Allow", allow)
+		return &statusError{&lanegate.Error{
+			Kind: lanegate.KindBadRequest, Code: "method_not_allowed",
+			Message: "this path takes " + allow + ", not " + r.Method + ". Nothing was done.",
+		}, http.StatusMethodNotAllowed}
+	}
+}
+
+type requestIDKey struct{}
+
+func requestIDOf(r *http.Request) string {
+	id, _ := r.Context().Value(requestIDKey{}).(string) // absent only outside the router
+	return id
+}
+
+// requestID gives each request an id of ours; a client's own is not trusted as
+// one, it could repeat or forge log lines.
+func requestID(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := uuid.Must(uuid.NewV7()).String()
+		w.Header().Set("X-Request-Id", id)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id)))
+	})
+}
+
+// recoverPanics answers 500 without detail and logs the stack.
+func (a *API) recoverPanics(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			p := recover()
+			if p == nil {
+				return
+			}
+			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(p) // net/http's own way to cut a connection
+			}
+			a.log.ErrorContext(r.Context(), "panic in a handler", "request", requestIDOf(r), "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+			writeProblem(w, http.StatusInternalServerError, problem{
+				Type: "about:blank", Title: http.StatusText(http.StatusInternalServerError), Status: http.StatusInternalServerError,
+				Code: errInternal.Code, Detail: errInternal.Message, RequestID: requestIDOf(r),
+			}, 0)
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// observe counts and logs each request once, at its end.
+func (a *API) observe(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+		defer func() {
+			status := ww.Status()
+			if status == 0 {
+				status = http.StatusOK
+			}
+			took := time.Since(began)
+			pattern := patternOf(r)
+			a.metrics.request(pattern, r.Method, status, took)
+			level := slog.LevelInfo
+			if quiet(pattern) {
+				level = slog.LevelDebug
+			}
+			a.log.LogAttrs(r.Context(), level, "request", slog.String("method", r.Method), slog.String("path", r.URL.Path),
+				slog.Int("status", status), slog.Int("bytes", ww.BytesWritten()), slog.String("took", took.Round(time.Microsecond).String()),
+				slog.String("remote", r.RemoteAddr), slog.String("request", ww.Header().Get("X-Request-Id")))
+		}()
+		next.ServeHTTP(ww, r)
+	})
+}
+
+// patternOf is the route's pattern: the only form of a path that may label a metric.
+func patternOf(r *http.Request) string {
+	if rc := chi.RouteContext(r.Context()); rc != nil && rc.RoutePattern() != "" && !strings.Contains(rc.RoutePattern(), "*") {
+		return rc.RoutePattern()
+	}
+	return "other"
+}
+
+func quiet(pattern string) bool {
+	switch pattern {
+	case "/livez", "/readyz", "/healthz", "/metrics":
+		return true
+	}
+	return false
+}
+
+// refusedItem is the answer to one refused job of a batch.
+func refusedItem(err error) batchItem {
+	e, ok := errors.AsType[*lanegate.Error](err)
+	if !ok {
+		e = errInternal
+	}
+	status := statusOf(e.Kind)
+	return batchItem{Status: status, Problem: &problem{
+		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: e.Code, Detail: e.Message,
+		Fields: e.Fields, Details: e.Details,
+	}}
+}

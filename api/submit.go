@@ -1,0 +1,300 @@
+package api
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+)
+
+// submitRequest is one job to run.
+type submitRequest struct {
+	Class string `json:"class" example:"pos-sales"`
+	// Payload is any JSON value; the job gets these very bytes.
+	Payload        jsontext.Value `json:"payload,omitempty" swaggertype:"object"`
+	IdempotencyKey *string        `json:"idempotency_key,omitempty" example:"nightly-2026-11-29T00:00Z"`
+	RunAt          *time.Time     `json:"run_at,omitempty" format:"date-time"`
+	LogicalDate    string         `json:"logical_date,omitempty" example:"2026-11-29"`
+	IfFailed       string         `json:"if_failed,omitempty" enums:"retry"`
+}
+
+// batchRequest is many jobs in one transaction.
+type batchRequest struct {
+	Jobs []submitRequest `json:"jobs"`
+}
+
+// batchItem is the answer to one job of a batch: job or problem.
+type batchItem struct {
+	Status   int          `json:"status" example:"201"`
+	Replayed bool         `json:"replayed,omitzero"`
+	Job      *jobResponse `json:"job,omitempty"`
+	Problem  *problem     `json:"problem,omitempty"`
+}
+
+type batchResponse struct {
+	Items []batchItem `json:"items"`
+}
+
+// submit accepts one job; its class's stored metadata decides the lane.
+//
+//	@Summary		Submit a job
+//	@Description	201 when the job is new, 200 when the same key was sent before with the same body, or when the class's overlap policy skipped it. The answer comes as soon as the job is durable; it never waits for the run.
+//	@ID				submit-job
+//	@Tags			jobs
+//	@Accept			json
+//	@Produce		json
+//	@Param			Idempotency-Key	header		string			false	"The same over a client's retries; instead of the body's idempotency_key"
+//	@Param			request			body		submitRequest	true	"Job to run"
+//	@Success		200				{object}	jobResponse		"Replayed or skipped"
+//	@Header			200				{string}	Idempotency-Replayed	"true on a replay"
+//	@Success		201				{object}	jobResponse
+//	@Header			201				{string}	Location	"Where the job is"
+//	@Failure		400,401,403,413,415,422,429,503	{object}	problem
+//	@Router			/jobs [post]
+//	@Security		bearer
+func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
+	if err := query(r).done(); err != nil {
+		return err
+	}
+	// The body may be read slowly: it does not hold a place among the submissions.
+	body, typ, err := readBody(w, r, a.o.MaxPayload+envelope)
+	if err != nil {
+		return err
+	}
+	req, err := a.decodeSubmit(body, typ)
+	if err != nil {
+		return err
+	}
+	if err := req.takeKey(r); err != nil {
+		return err
+	}
+	sub, err := req.submission(callerOf(r.Context()), "")
+	if err != nil {
+		return err
+	}
+	leave, err := a.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	r, cancel := timed(r, submitTimeout)
+	defer cancel()
+	res, err := a.svc.Submit(r.Context(), callerOf(r.Context()).Name, sub)
+	if err != nil {
+		return err
+	}
+	view := service.JobView{JobDetail: service.JobDetail{Job: res.Job, Payload: sub.Payload}}
+	if res.Replayed {
+		w.Header().Set("Idempotency-Replayed", "true")
+	}
+	if res.Replayed || res.Job.State == lanegate.StateSkipped {
+		return encode(w, http.StatusOK, newJobResponse(view))
+	}
+	// 201, not 202: some schedulers poll the Location of a 202 until it stops answering 202.
+	w.Header().Set("Location", "/jobs/"+res.Job.ID)
+	return encode(w, http.StatusCreated, newJobResponse(view))
+}
+
+// envelope is what a submission may take beside its payload.
+const envelope = 8 << 10
+
+// enter takes a place among the submissions in work, or sheds the request.
+func (a *API) enter() (leave func(), err error) {
+	select {
+	case a.submits <- struct{}{}:
+		return func() { <-a.submits }, nil
+	default:
+		a.metrics.shed.Inc()
+		return nil, lanegate.ErrOverloaded
+	}
+}
+
+// decodeSubmit reads a submission in any of the forms schedulers send.
+func (a *API) decodeSubmit(body []byte, typ string) (submitRequest, error) {
+	var req submitRequest
+	if (typ == "" || typ == typeOctets) && !bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{")) {
+		if len(bytes.TrimLeft(body, " \t\r\n")) == 0 {
+			return req, emptyBody()
+		}
+		if !bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
+			return req, &lanegate.Error{
+				Kind: lanegate.KindMediaType, Code: "unsupported_media_type",
+				Message: "the body does not look like a JSON object and no JSON Content-Type was sent; send Content-Type: application/json. Nothing was enqueued.",
+			}
+		}
+	}
+	if len(bytes.TrimLeft(body, " \t\r\n")) == 0 {
+		return req, emptyBody()
+	}
+	if typ == typeCloudEvent {
+		return a.decodeCloudEvent(body)
+	}
+	return req, decodeBytes(body, &req, a.o.MaxDepth+1)
+}
+
+func emptyBody() error {
+	return &lanegate.Error{
+		Kind: lanegate.KindBadRequest, Code: "empty_body",
+		Message: "the body is empty; send a JSON object, e.g. {\"class\": \"pos-sales\"}. Nothing was enqueued.",
+	}
+}
+
+// cloudEvent is what is read of an event in structured mode (CloudEvents 1.0);
+// attributes that are not needed are ignored.
+type cloudEvent struct {
+	SpecVersion string         `json:"specversion"`
+	ID          string         `json:"id"`
+	Source      string         `json:"source"`
+	Data        jsontext.Value `json:"data"`
+	DataBase64  jsontext.Value `json:"data_base64"`
+}
+
+func (a *API) decodeCloudEvent(body []byte) (submitRequest, error) {
+	var req submitRequest
+	if err := service.CheckJSON(body, a.o.MaxDepth+2, ""); err != nil {
+		return req, err
+	}
+	var ev cloudEvent
+	if err := json.Unmarshal(body, &ev); err != nil {
+		return req, decodeError(err, &ev)
+	}
+	switch {
+	case ev.DataBase64 != nil:
+		return req, fieldProblem("bad_event", "/data_base64", "is not taken; send the submission as JSON in data")
+	case ev.Data == nil:
+		return req, fieldProblem("bad_event", "/data", "is required: the submission, e.g. {\"class\": \"pos-sales\"}")
+	case ev.ID == "" || ev.Source == "":
+		return req, fieldProblem("bad_event", "/id", "id and source are required; together they are the idempotency key")
+	}
+	if err := decodeBytes(ev.Data, &req, a.o.MaxDepth+1); err != nil {
+		return req, err
+	}
+	if req.IdempotencyKey == nil {
+		key := ev.Source + " " + ev.ID
+		req.IdempotencyKey = &key
+	}
+	return req, nil
+}
+
+// takeKey brings the header's key into the request. The header is a structured
+// field string (quoted) or bare.
+func (req *submitRequest) takeKey(r *http.Request) error {
+	values := r.Header.Values("Idempotency-Key")
+	if len(values) == 0 {
+		return nil
+	}
+	key := strings.TrimSpace(values[0])
+	if len(key) >= 2 && key[0] == '"' && key[len(key)-1] == '"' {
+		key = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(key[1 : len(key)-1])
+	}
+	bad := func(code, message string) error {
+		return &lanegate.Error{Kind: lanegate.KindBadRequest, Code: code, Message: message}
+	}
+	switch {
+	case len(values) > 1:
+		return bad("idempotency_key_twice", "the header Idempotency-Key is given more than once. Nothing was enqueued.")
+	case key == "":
+		return bad("idempotency_key_empty", "the header Idempotency-Key is empty; leave it out or give a key. Nothing was enqueued.")
+	case req.IdempotencyKey != nil && *req.IdempotencyKey != key:
+		return bad("idempotency_keys_differ", "the header Idempotency-Key and the field idempotency_key differ; send one of them. Nothing was enqueued.")
+	}
+	req.IdempotencyKey = &key
+	return nil
+}
+
+// submission checks what only the API can check; pointer goes before the field
+// names of a batch's item.
+func (req submitRequest) submission(c caller, pointer string) (service.Submission, error) {
+	sub := service.Submission{
+		Class: req.Class, Payload: req.Payload, RunAt: req.RunAt, LogicalDate: req.LogicalDate, RetryFailed: req.IfFailed == "retry",
+	}
+	var errs []lanegate.FieldError
+	if req.IfFailed != "" && req.IfFailed != "retry" {
+		errs = append(errs, lanegate.FieldError{Pointer: pointer + "/if_failed", Detail: "takes only the value \"retry\""})
+	}
+	if req.IdempotencyKey != nil {
+		if sub.Key = *req.IdempotencyKey; sub.Key == "" {
+			errs = append(errs, lanegate.FieldError{Pointer: pointer + "/idempotency_key", Detail: "must not be empty; leave it out or give a key"})
+		}
+	}
+	if err := lanegate.Invalid(errs); err != nil {
+		return sub, err
+	}
+	if req.Class != "" {
+		return sub, c.mayUse(req.Class)
+	}
+	return sub, nil
+}
+
+// submitBatch accepts up to 1,000 jobs in one transaction; each has its own answer.
+//
+//	@Summary		Submit many jobs
+//	@Description	One transaction; the answers are in the order of the jobs. A refused job does not hold up the others.
+//	@ID				submit-batch
+//	@Tags			jobs
+//	@Accept			json
+//	@Produce		json
+//	@Param			request	body		batchRequest	true	"Jobs to run"
+//	@Success		200		{object}	batchResponse
+//	@Failure		400,401,403,413,415,422,429,503	{object}	problem
+//	@Router			/jobs/batch [post]
+//	@Security		bearer
+func (a *API) submitBatch(w http.ResponseWriter, r *http.Request) error {
+	if err := query(r).done(); err != nil {
+		return err
+	}
+	req, err := decode[batchRequest](a, w, r, a.o.MaxBatch)
+	if err != nil {
+		return err
+	}
+	leave, err := a.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	r, cancel := timed(r, handlerTimeout)
+	defer cancel()
+	if len(req.Jobs) == 0 || len(req.Jobs) > service.MaxBatchItems {
+		return fieldProblem("bad_batch", "/jobs", fmt.Sprintf("must hold 1 to %d jobs", service.MaxBatchItems))
+	}
+	c := callerOf(r.Context())
+	out := batchResponse{Items: make([]batchItem, len(req.Jobs))}
+	var subs []service.Submission
+	var index []int
+	for i, item := range req.Jobs {
+		sub, err := item.submission(c, "")
+		if err != nil {
+			out.Items[i] = refusedItem(err)
+			continue
+		}
+		subs, index = append(subs, sub), append(index, i)
+	}
+	if len(subs) > 0 {
+		results, err := a.svc.SubmitBatch(r.Context(), c.Name, subs)
+		if err != nil {
+			return err
+		}
+		for k, res := range results {
+			out.Items[index[k]] = newBatchItem(res, subs[k])
+		}
+	}
+	return encode(w, http.StatusOK, out)
+}
+
+func newBatchItem(res service.Submitted, sub service.Submission) batchItem {
+	if res.Err != nil {
+		return refusedItem(res.Err)
+	}
+	job := newJobResponse(service.JobView{JobDetail: service.JobDetail{Job: res.Job, Payload: sub.Payload}})
+	status := http.StatusCreated
+	if res.Replayed || res.Job.State == lanegate.StateSkipped {
+		status = http.StatusOK
+	}
+	return batchItem{Status: status, Replayed: res.Replayed, Job: &job}
+}

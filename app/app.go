@@ -1,0 +1,185 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lanegate/lanegate/queue"
+	"github.com/lanegate/lanegate/service"
+	"github.com/lanegate/lanegate/store"
+	"github.com/lanegate/lanegate/worker"
+)
+
+// Options are what New needs beside the configuration. The zero value works.
+type Options struct {
+	Version string
+	Log     *slog.Logger // default: NewLogger on standard error
+	Out     io.Writer    // start-up lines; default: none
+}
+
+// App is the gateway as one process. New makes it, Run runs it once.
+type App struct {
+	opts    Options
+	log     *slog.Logger
+	cfg     atomic.Pointer[Config]
+	closers closers
+
+	store    *store.Store
+	svc      *service.Service
+	metrics  *service.Metrics
+	runners  runners
+	worker   *worker.Worker
+	listener net.Listener
+	server   *http.Server
+	health   *health
+
+	reloading sync.Mutex    // one Reload at a time
+	stopping  chan struct{} // closed when a stop begins
+	hurry     chan struct{} // closed by StopNow
+	hurryOnce sync.Once
+}
+
+// New opens the database, brings it in line with the configuration, builds all
+// parts and listens; nothing is served and no job starts before Run. It waits up
+// to cfg.StartWait for another process to let go of the database; the error then
+// names that process. ctx bounds New only.
+func New(ctx context.Context, cfg Config, o Options) (_ *App, err error) {
+	if o.Log == nil {
+		o.Log = NewLogger(cfg, os.Stderr)
+	}
+	if o.Out == nil {
+		o.Out = io.Discard
+	}
+	a := &App{opts: o, log: o.Log, stopping: make(chan struct{}), hurry: make(chan struct{})}
+	a.closers.log = o.Log
+	a.cfg.Store(&cfg)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.closers.close())
+		}
+	}()
+	if err := a.openStore(ctx, cfg); err != nil {
+		return nil, err
+	}
+	if err := a.buildRunners(cfg); err != nil {
+		return nil, err
+	}
+	a.buildService(cfg)
+	if err := a.sync(ctx, cfg); err != nil {
+		return nil, err
+	}
+	a.buildWorker(cfg)
+	if err := a.listen(ctx, cfg); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *App) config() *Config { return a.cfg.Load() }
+
+// Addr is the address that is listened on, with the port that was chosen for 0.
+func (a *App) Addr() string { return a.listener.Addr().String() }
+
+// StopNow makes a stop, under way or to come, end running jobs and requests at
+// once; the jobs go back to their place. It may be called more than once.
+func (a *App) StopNow() {
+	a.hurryOnce.Do(func() { close(a.hurry) })
+	a.worker.StopNow()
+}
+
+func (a *App) openStore(ctx context.Context, cfg Config) error {
+	a.log.DebugContext(ctx, "opening the database", "path", cfg.Database, "start_wait", cfg.StartWait.String())
+	s, err := openStore(ctx, cfg, a.log)
+	if err != nil {
+		return err
+	}
+	a.store = s
+	a.closers.push("database", s.Close)
+	return nil
+}
+
+func openStore(ctx context.Context, cfg Config, log *slog.Logger) (*store.Store, error) {
+	return store.Open(ctx, store.Options{Path: cfg.Database, LockWait: cfg.StartWait, StarveAfter: cfg.StarveAfter, Logger: log})
+}
+
+// Migrate brings the tables up to date and closes the database again.
+func Migrate(ctx context.Context, cfg Config, log *slog.Logger) error {
+	s, err := openStore(ctx, cfg, log) // opening migrates
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+func (a *App) buildService(cfg Config) {
+	a.metrics = service.NewMetrics()
+	a.svc = service.New(service.Options{
+		Store: a.store, Doorbell: queue.NewLocal(), Commands: a.runners.catalogue, Log: a.log, Metrics: a.metrics,
+		ConfigFile: cfg.File, DefaultTarget: cfg.DefaultTarget,
+		MaxPayload: cfg.Limits.Payload, MaxDepth: cfg.Limits.Depth,
+		KeepJobs: cfg.Retention.Jobs, KeepRunLog: cfg.Retention.RunLog,
+	})
+}
+
+func (a *App) buildWorker(cfg Config) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown" // it is for people only
+	}
+	a.worker = worker.New(worker.Options{
+		Backend: a.svc, Log: a.log, NewID: func() string { return uuid.Must(uuid.NewV7()).String() },
+		Host: host, PID: os.Getpid(), Lanes: cfg.ServeLanes, Slots: cfg.Slots,
+		Commands: a.runners.catalogue.Digests, Exec: a.runners.exec, HTTP: a.runners.http,
+		Lease: cfg.Lease, Beat: cfg.Beat, KillGrace: cfg.KillGrace, Drain: cfg.Drain,
+		Exclusive: true, // one process per SQLite file
+	})
+}
+
+// sync brings the database in line with the file. Nobody else shares a SQLite
+// file, so what the file says is always the newest word.
+func (a *App) sync(ctx context.Context, cfg Config) error {
+	fc := cfg.FileConfig()
+	fc.Force = true
+	if _, err := a.svc.SyncFile(ctx, fc); err != nil {
+		return cfg.explain(err)
+	}
+	return a.svc.SyncCommands(ctx)
+}
+
+// listen opens the port, so that an address in use ends the start.
+func (a *App) listen(ctx context.Context, cfg Config) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("%s: listen on %s: %w", cfg.from("listen"), cfg.Listen, err)
+	}
+	a.listener = l
+	a.closers.push("listener", func() error {
+		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	return a.buildServer(cfg)
+}
+
+// loops are what goes on beside serving and working.
+func (a *App) loops() []loop {
+	return []loop{
+		{name: "prune", first: time.Minute, every: time.Hour, limit: 30 * time.Minute, once: func(ctx context.Context) error {
+			return a.svc.Prune(ctx, time.Now())
+		}},
+		{name: "watch runs", first: time.Minute, every: time.Minute, limit: time.Minute, once: a.svc.WatchRuns},
+	}
+}

@@ -1,0 +1,515 @@
+package app_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/app"
+	"github.com/lanegate/lanegate/service"
+	"github.com/lanegate/lanegate/store"
+	"github.com/lanegate/lanegate/worker/runner"
+)
+
+// TestMain lets the test binary be the guard of the runs that it starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "guard" {
+		os.Exit(runner.GuardMain())
+	}
+	os.Exit(m.Run())
+}
+
+// syncBuffer is a bytes.Buffer for several goroutines.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// gateway is a running App over HTTP.
+type gateway struct {
+	t        *testing.T
+	app      *app.App
+	log, out *syncBuffer
+	stop     context.CancelFunc
+	done     chan error // holds Run's answer
+}
+
+const baseConfig = `
+listen: 127.0.0.1:0
+database: gate.db
+kill_grace: 1s
+beat: 200ms
+lease: 8s
+drain: 5s
+start_wait: 10s
+`
+
+const echoConfig = baseConfig + `
+commands:
+  echo: {argv: [sh, -c, "cat"]}
+  wait: {argv: [sh, -c, "touch started; while [ ! -e go ]; do sleep 0.05; done; echo '{\"went\": true}'"]}
+classes:
+  echo: {run: {kind: exec, command: echo}}
+  wait: {run: {kind: exec, command: wait}}
+`
+
+// load reads a config from the working directory's lanegate.yaml.
+func load(t *testing.T, flags map[string]string) app.Config {
+	t.Helper()
+	c, err := app.Load(app.Sources{File: "lanegate.yaml", Flags: flags})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// newGateway starts an App on the config in the working directory and stops it at the end.
+func newGateway(t *testing.T, flags map[string]string) *gateway {
+	t.Helper()
+	g := &gateway{t: t, log: &syncBuffer{}, out: &syncBuffer{}, done: make(chan error, 1)}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", g.log)
+		}
+	})
+	var err error
+	g.app, err = app.New(t.Context(), load(t, flags), app.Options{
+		Version: "test", Out: g.out, Log: slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	g.stop = stop
+	go func() { g.done <- g.app.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		g.app.StopNow()
+		g.wait()
+	})
+	return g
+}
+
+// wait returns Run's answer, again and again.
+func (g *gateway) wait() error {
+	select {
+	case err := <-g.done:
+		g.done <- err
+		return err
+	case <-time.After(30 * time.Second):
+		g.t.Error("Run does not return")
+		return errors.New("Run does not return")
+	}
+}
+
+func (g *gateway) do(method, path, body string) (int, []byte) {
+	g.t.Helper()
+	req, err := http.NewRequest(method, "http://"+g.app.Addr()+path, strings.NewReader(body))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return resp.StatusCode, text
+}
+
+type jobJSON struct {
+	ID       string          `json:"id"`
+	State    lanegate.State  `json:"state"`
+	Attempts int             `json:"attempts"`
+	Result   json.RawMessage `json:"result"`
+}
+
+func (g *gateway) job(method, path, body string, want int) jobJSON {
+	g.t.Helper()
+	status, text := g.do(method, path, body)
+	var j jobJSON
+	if err := json.Unmarshal(text, &j); err != nil || status != want {
+		g.t.Fatalf("%s %s: %d, want %d: %s", method, path, status, want, text)
+	}
+	return j
+}
+
+func (g *gateway) submit(class, payload string) jobJSON {
+	g.t.Helper()
+	return g.job("POST", "/jobs", fmt.Sprintf(`{"class":%q,"payload":%s}`, class, payload), http.StatusCreated)
+}
+
+func (g *gateway) ended(id string) jobJSON {
+	g.t.Helper()
+	return g.job("GET", "/jobs/"+id+"/wait?timeout=20s", "", http.StatusOK)
+}
+
+// eventually polls a condition with a deadline.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+func exists(name string) bool { _, err := os.Stat(name); return err == nil }
+
+func TestAppRunsJobs(t *testing.T) {
+	writeConfig(t, echoConfig)
+	g := newGateway(t, nil)
+	payload := `{"n": 3889108265204450030, "e": 1e400}`
+	j := g.ended(g.submit("echo", payload).ID)
+	if j.State != lanegate.StateSucceeded || string(j.Result) != payload {
+		t.Errorf("job = %+v, result %s; want the very bytes of the payload", j, j.Result)
+	}
+	if status, text := g.do("GET", "/healthz", ""); status != http.StatusOK {
+		t.Errorf("healthz: %d %s", status, text)
+	}
+	status, text := g.do("GET", "/metrics", "")
+	for _, name := range []string{"lanegate_jobs_submitted_total", "lanegate_lane_width", "lanegate_store_connections_in_use", "go_goroutines"} {
+		if status != http.StatusOK || !bytes.Contains(text, []byte(name)) {
+			t.Errorf("metrics (%d) lack %s", status, name)
+		}
+	}
+	g.stop()
+	if err := g.wait(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	if entries, err := os.ReadDir("gate.db.work"); err != nil || len(entries) > 0 {
+		t.Errorf("payload files left: %v, %v", entries, err)
+	}
+}
+
+// The start-up lines say where, what and who.
+func TestAppBanner(t *testing.T) {
+	writeConfig(t, echoConfig+"resources: {db: {capacity: 15, pool: true}}\nlanes: {long: {width: 1}}\n")
+	g := newGateway(t, nil)
+	eventually(t, "banner", func() bool { return strings.Contains(g.out.String(), "echo") })
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"http://" + g.app.Addr() + "/docs", filepath.Join(wd, "gate.db"), filepath.Join(wd, "lanegate.yaml"),
+		"no tokens", "parallel", "long", "exec echo",
+	} {
+		if !strings.Contains(g.out.String(), want) {
+			t.Errorf("the start-up lines lack %q:\n%s", want, g.out)
+		}
+	}
+}
+
+func TestAppStop(t *testing.T) {
+	t.Run("a job that ends within the drain time succeeds", func(t *testing.T) {
+		writeConfig(t, echoConfig)
+		g := newGateway(t, nil)
+		j := g.submit("wait", "null")
+		eventually(t, "the job runs", func() bool { return exists("started") })
+		g.stop()
+		eventually(t, "the stop began", func() bool { return strings.Contains(g.log.String(), "waiting for running jobs") })
+		if err := os.WriteFile("go", nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.wait(); err != nil {
+			t.Fatal(err)
+		}
+		if got := jobIn(t, j.ID); got.State != lanegate.StateSucceeded {
+			t.Errorf("job = %s", got.State)
+		}
+	})
+	t.Run("a job that outlives it goes back and runs again", func(t *testing.T) {
+		writeConfig(t, echoConfig)
+		g := newGateway(t, map[string]string{"drain": "0s"})
+		j := g.submit("wait", "null")
+		eventually(t, "the job runs", func() bool { return exists("started") })
+		g.stop()
+		if err := g.wait(); err != nil {
+			t.Fatal(err)
+		}
+		if got := jobIn(t, j.ID); got.State != lanegate.StateQueued || got.Failures != 0 || got.Interruptions != 1 {
+			t.Errorf("job = %+v, want queued with an interruption that costs nothing", got)
+		}
+		if err := os.WriteFile("go", nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		g = newGateway(t, nil)
+		if got := g.ended(j.ID); got.State != lanegate.StateSucceeded || got.Attempts != 2 {
+			t.Errorf("job = %+v", got)
+		}
+	})
+	t.Run("a second signal ends a drain without limit", func(t *testing.T) {
+		writeConfig(t, echoConfig)
+		g := newGateway(t, map[string]string{"drain": "wait"})
+		j := g.submit("wait", "null")
+		eventually(t, "the job runs", func() bool { return exists("started") })
+		g.stop()
+		eventually(t, "the stop began", func() bool { return strings.Contains(g.log.String(), "waiting for running jobs") })
+		g.app.StopNow()
+		if err := g.wait(); err != nil {
+			t.Fatal(err)
+		}
+		if got := jobIn(t, j.ID); got.State != lanegate.StateQueued {
+			t.Errorf("job = %s", got.State)
+		}
+	})
+	t.Run("long polls are answered", func(t *testing.T) {
+		writeConfig(t, echoConfig)
+		g := newGateway(t, map[string]string{"drain": "0s"})
+		j := g.submit("wait", "null")
+		type answer struct {
+			status int
+			retry  string
+			body   string
+		}
+		answers := make(chan answer, 1)
+		go func() {
+			resp, err := http.Get("http://" + g.app.Addr() + "/jobs/" + j.ID + "/wait?timeout=5m")
+			if err != nil {
+				answers <- answer{body: err.Error()}
+				return
+			}
+			defer resp.Body.Close()
+			text, _ := io.ReadAll(resp.Body)
+			answers <- answer{resp.StatusCode, resp.Header.Get("Retry-After"), string(text)}
+		}()
+		eventually(t, "the job runs", func() bool { return exists("started") })
+		// The poll may reach the gateway only after the stop: then it is refused a
+		// connection, which is an answer too. Give it the time that it needs.
+		eventually(t, "the poll has arrived", func() bool { return openPolls(g) })
+		g.stop()
+		got := <-answers
+		if got.status != http.StatusServiceUnavailable || got.retry == "" || !strings.Contains(got.body, "draining") {
+			t.Errorf("answer = %+v", got)
+		}
+		if err := g.wait(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// openPolls says whether a second connection is established beside this one.
+func openPolls(g *gateway) bool {
+	_, port, _ := strings.Cut(g.app.Addr(), ":")
+	var n int
+	if _, err := fmt.Sscan(port, &n); err != nil {
+		return false
+	}
+	text, err := os.ReadFile("/proc/self/net/tcp")
+	if err != nil {
+		return false
+	}
+	established := fmt.Sprintf("0100007F:%04X", n)
+	count := 0
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) > 3 && f[1] == established && f[3] == "01" {
+			count++
+		}
+	}
+	return count >= 2
+}
+
+// jobIn reads a job from the database of a stopped gateway.
+func jobIn(t *testing.T, id string) lanegate.Job {
+	t.Helper()
+	s := openStore(t)
+	defer s.Close()
+	j, err := s.Job(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j.Job
+}
+
+func openStore(t *testing.T) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Options{Path: "gate.db", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// One process per database: the second refuses, naming the first.
+func TestAppLock(t *testing.T) {
+	writeConfig(t, echoConfig)
+	g := newGateway(t, nil)
+	_, err := app.New(t.Context(), load(t, map[string]string{"start_wait": "0s"}), app.Options{Log: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
+		t.Fatalf("err = %v, want the holder's pid", err)
+	}
+	g.stop()
+	if err := g.wait(); err != nil {
+		t.Fatal(err)
+	}
+	newGateway(t, nil) // the lock is free again
+}
+
+func TestAppPortInUse(t *testing.T) {
+	writeConfig(t, echoConfig)
+	g := newGateway(t, nil)
+	_, err := app.New(t.Context(), load(t, map[string]string{"listen": g.app.Addr(), "database": "other.db"}), app.Options{Log: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "--listen: listen on "+g.app.Addr()) {
+		t.Fatalf("err = %v, want the address and where it came from", err)
+	}
+}
+
+// What a dead process left running is found lost at once; what still holds the
+// runs lock is waited for, and jobs are accepted meanwhile.
+func TestAppTakesOver(t *testing.T) {
+	writeConfig(t, echoConfig)
+	dead := attemptOfDeadProcess(t)
+	lock, err := os.OpenFile("gate.db.runs", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	g := newGateway(t, nil)
+	second := g.submit("echo", "2")
+	if status, text := g.do("GET", "/readyz", ""); status != http.StatusOK || !bytes.Contains(text, []byte("earlier process")) {
+		t.Errorf("readyz: %d %s; want ready, as jobs are accepted", status, text)
+	}
+	if j := g.job("GET", "/jobs/"+dead, "", http.StatusOK); j.State != lanegate.StateRunning {
+		t.Errorf("the old attempt is %s while its run may still live", j.State)
+	}
+	if j := g.job("GET", "/jobs/"+second.ID, "", http.StatusOK); j.State != lanegate.StateQueued {
+		t.Errorf("a job is %s beside a dying run", j.State)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	if j := g.ended(dead); j.State != lanegate.StateSucceeded || j.Attempts != 2 {
+		t.Errorf("the lost job = %+v, want success by a second attempt", j)
+	}
+	if j := g.ended(second.ID); j.State != lanegate.StateSucceeded {
+		t.Errorf("the other job = %+v", j)
+	}
+}
+
+// attemptOfDeadProcess leaves an attempt in flight behind, as a killed process does.
+func attemptOfDeadProcess(t *testing.T) (job string) {
+	t.Helper()
+	ctx := t.Context()
+	s := openStore(t)
+	defer s.Close()
+	cfg := load(t, nil)
+	commands, err := runner.NewCatalogue(cfg.Commands)
+	if err != nil {
+		t.Fatal(err)
+	}
+	svc := service.New(service.Options{Store: s, Doorbell: silentBell{}, Commands: commands, Log: slog.New(slog.DiscardHandler)})
+	if _, err := svc.SyncFile(ctx, cfg.FileConfig()); err != nil {
+		t.Fatal(err)
+	}
+	sub, err := svc.Submit(ctx, "local", service.Submission{Class: "echo", Payload: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := service.WorkerInfo{ID: "0193779e-66ac-7c2b-8f4e-3a5f0a1b2c3d", Host: "h", PID: 1, Slots: 1, Commands: commands.Digests()}
+	if err := svc.RegisterWorker(ctx, w); err != nil {
+		t.Fatal(err)
+	}
+	res, err := svc.Admit(ctx, service.Ask{Worker: w.ID, Free: 1, SerialFree: true})
+	if err != nil || len(res.Grants) != 1 {
+		t.Fatalf("admit: %+v, %v", res, err)
+	}
+	return sub.Job.ID
+}
+
+type silentBell struct{}
+
+func (silentBell) Ring(string)            {}
+func (silentBell) Rings() <-chan struct{} { return nil }
+
+func TestAppReload(t *testing.T) {
+	writeConfig(t, echoConfig)
+	g := newGateway(t, nil)
+	if j := g.ended(g.submit("echo", "1").ID); string(j.Result) != "1" {
+		t.Fatalf("result = %s", j.Result)
+	}
+	rewrite := func(text string) {
+		t.Helper()
+		if err := os.WriteFile("lanegate.yaml", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	changed := strings.Replace(echoConfig, `"cat"`, `"echo 2"`, 1) + "  extra: {run: {kind: exec, command: echo}, timeout: 1h}\ndefault_target: {run: {kind: exec, command: echo}}\n"
+	rewrite(strings.Replace(changed, "drain: 5s", "drain: 6s", 1))
+	if err := g.app.Reload(t.Context(), load(t, nil)); err != nil {
+		t.Fatal(err)
+	}
+	for _, class := range []string{"echo", "extra", "never-registered"} {
+		if j := g.ended(g.submit(class, "1").ID); string(j.Result) != "2" {
+			t.Errorf("class %s after the reload: %+v, result %s; want the new command's 2", class, j, j.Result)
+		}
+	}
+	if !strings.Contains(g.log.String(), "need a restart") || !strings.Contains(g.log.String(), "settings=drain") {
+		t.Error("the log does not say that drain needs a restart")
+	}
+
+	// A set that the service refuses leaves everything as it is.
+	rewrite(strings.Replace(echoConfig, `"cat"`, `"echo 3"`, 1) + "  async: {run: {kind: http, mode: async, url: \"http://127.0.0.1:1/\"}}\n")
+	err := g.app.Reload(t.Context(), load(t, nil))
+	ce, ok := errors.AsType[*app.ConfigError](err)
+	if !ok || len(ce.Faults) != 1 || !strings.HasPrefix(ce.Faults[0].String(), "lanegate.yaml:") {
+		t.Fatalf("err = %v, want one fault with its line", err)
+	}
+	g.app.ReloadFailed(err)
+	if !strings.Contains(g.log.String(), "everything is as before") {
+		t.Error("the log does not say that nothing changed")
+	}
+	for _, class := range []string{"echo", "extra"} {
+		if j := g.ended(g.submit(class, "1").ID); string(j.Result) != "2" {
+			t.Errorf("class %s after a refused reload: result %s, want the 2 of before", class, j.Result)
+		}
+	}
+}
+
+func TestMigrate(t *testing.T) {
+	writeConfig(t, echoConfig)
+	cfg := load(t, nil)
+	for range 2 { // the second finds nothing to do
+		if err := app.Migrate(t.Context(), cfg, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !exists("gate.db") {
+		t.Error("no database")
+	}
+}

@@ -1,0 +1,73 @@
+package app
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanegate/lanegate/api"
+)
+
+// Health is asked by every probe of every balancer; the database is asked once
+// in pingAge for all of them, and given pingLimit for its answer.
+const (
+	pingAge   = 2 * time.Second
+	pingLimit = 2 * time.Second
+)
+
+// health knows how the parts of the process are.
+type health struct {
+	app     *App
+	ping    func(ctx context.Context) error
+	working atomic.Bool // earlier runs are over and the worker was started
+
+	mu  sync.Mutex // held during a ping: one for all who wait
+	at  time.Time  // of the last ping's answer
+	err error      // its answer
+}
+
+func newHealth(a *App) *health { return &health{app: a, ping: a.svc.Ping} }
+
+// parts reports each part for readiness.
+func (h *health) parts(context.Context) []api.Part {
+	parts := []api.Part{h.database(), {Name: "migrations", OK: true}, h.workerPart()}
+	select {
+	case <-h.app.stopping:
+		parts = append(parts, api.Part{Name: "stop", Detail: "this process is stopping and takes no new work"})
+	default:
+	}
+	return parts
+}
+
+// database says whether the database takes writes.
+func (h *health) database() api.Part {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.at.IsZero() || time.Since(h.at) > pingAge {
+		// Not the asker's context: its answer is for everybody who asks soon after.
+		ctx, cancel := context.WithTimeout(context.Background(), pingLimit)
+		h.err = h.ping(ctx)
+		cancel()
+		h.at = time.Now()
+		if h.err != nil {
+			h.app.log.Warn("the database does not take writes", "err", h.err)
+		}
+	}
+	if h.err != nil {
+		return api.Part{Name: "database", Detail: "does not take writes; see the log"}
+	}
+	return api.Part{Name: "database", OK: true}
+}
+
+// workerPart is well while earlier runs end: jobs are accepted meanwhile, which
+// is what readiness is about.
+func (h *health) workerPart() api.Part {
+	switch {
+	case !h.working.Load():
+		return api.Part{Name: "worker", OK: true, Detail: "waits until the runs of an earlier process have ended"}
+	case !h.app.worker.Healthy():
+		return api.Part{Name: "worker", Detail: "has not beaten within its lease"}
+	}
+	return api.Part{Name: "worker", OK: true}
+}

@@ -1,0 +1,124 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/lanegate/lanegate/api"
+)
+
+// buildServer puts the API behind what concerns the process as a whole.
+func (a *App) buildServer(cfg Config) error {
+	registry, err := a.buildMetrics()
+	if err != nil {
+		return err
+	}
+	a.health = newHealth(a)
+	tokens := make([]api.Token, len(cfg.Tokens))
+	for i, t := range cfg.Tokens {
+		tokens[i] = api.Token{Name: t.Name, Role: api.Role(t.Role), SHA256: t.SHA256, Classes: t.Classes}
+	}
+	h := api.New(api.Options{
+		Service: a.svc, Log: a.log, Registry: registry, Tokens: tokens,
+		MaxPayload: int64(cfg.Limits.Payload), MaxBatch: int64(cfg.Limits.Batch), MaxDepth: cfg.Limits.Depth,
+		Parts: a.health.parts, Version: a.opts.Version,
+	})
+	h = a.endWaits(h)
+	if cfg.MetricsPublic {
+		h = publicMetrics(h, registry)
+	}
+	h = clientAddress(h, cfg.TrustedProxies)
+	a.server = api.NewServer(h, a.log)
+	return nil
+}
+
+func (a *App) buildMetrics() (*prometheus.Registry, error) {
+	r := prometheus.NewRegistry()
+	for _, c := range []prometheus.Collector{
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		newPoolCollector(a.store.Pools()),
+	} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return r, a.metrics.Register(r, a.svc)
+}
+
+// publicMetrics serves /metrics past the tokens, as the operator asked.
+func publicMetrics(next http.Handler, r *prometheus.Registry) http.Handler {
+	metrics := promhttp.HandlerFor(r, promhttp.HandlerOpts{EnableOpenMetrics: true})
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/metrics" && (req.Method == http.MethodGet || req.Method == http.MethodHead) {
+			metrics.ServeHTTP(w, req)
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// clientAddress makes RemoteAddr that of the client behind trusted proxies. The
+// port of such a client is not known and shown as 0.
+func clientAddress(next http.Handler, trusted []netip.Prefix) http.Handler {
+	if len(trusted) == 0 {
+		return next
+	}
+	networks := make([]string, len(trusted))
+	for i, p := range trusted {
+		networks[i] = p.String()
+	}
+	return middleware.ClientIPFromXFF(networks...)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		if ip := middleware.GetClientIP(r.Context()); ip != "" && err == nil && ip != host {
+			r = r.Clone(r.Context())
+			r.RemoteAddr = net.JoinHostPort(ip, "0")
+		}
+		next.ServeHTTP(w, r)
+	}))
+}
+
+// endWaits cuts long polls off when a stop begins, since they would hold it up
+// for minutes, and answers them so that clients ask again.
+func (a *App) endWaits(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet || !strings.HasSuffix(strings.TrimSuffix(r.URL.Path, "/"), "/wait") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		go func() {
+			select {
+			case <-a.stopping:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+		next.ServeHTTP(ww, r.WithContext(ctx))
+		if ww.Status() == 0 && r.Context().Err() == nil {
+			draining(ww)
+		}
+	})
+}
+
+// draining answers as the API does, with the code that it documents.
+func draining(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Retry-After", "5")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_ = json.NewEncoder(w).Encode(map[string]any{ // an error means that the client has left
+		"type": "about:blank", "title": http.StatusText(http.StatusServiceUnavailable), "status": http.StatusServiceUnavailable,
+		"code": "draining", "detail": "this gateway is stopping; the job goes on as its state says. Ask again.",
+	})
+}

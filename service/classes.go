@@ -1,0 +1,418 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/lanegate/lanegate"
+)
+
+// Class returns one class.
+func (s *Service) Class(ctx context.Context, id string) (lanegate.Class, error) {
+	cfg, err := s.store.Config(ctx)
+	if err != nil {
+		return lanegate.Class{}, err
+	}
+	return cfg.findClass(id)
+}
+
+// Classes lists classes by id, those after the given id, at most limit.
+func (s *Service) Classes(ctx context.Context, after string, limit int) (classes []lanegate.Class, next string, err error) {
+	cfg, err := s.store.Config(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, c := range cfg.Classes {
+		if c.ID <= after {
+			continue
+		}
+		if len(classes) == limit {
+			return classes, classes[limit-1].ID, nil
+		}
+		classes = append(classes, c)
+	}
+	return classes, "", nil
+}
+
+// PutClass creates a class, in serial, or replaces what is declared of it; lane
+// and max_in_flight stay as they are. created tells which.
+func (s *Service) PutClass(ctx context.Context, id string, spec lanegate.ClassSpec, o ChangeOptions) (c lanegate.Class, created bool, err error) {
+	if !lanegate.ValidSlug(id) {
+		return c, false, lanegate.Invalid([]lanegate.FieldError{{Pointer: "/id", Detail: "must match [a-z0-9][a-z0-9._-]{0,62}"}})
+	}
+	err = s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
+		old, err := cfg.findClass(id)
+		created = errors.Is(err, lanegate.ErrClassNotFound)
+		if !created && old.ManagedBy == lanegate.ManagedByFile {
+			return s.managedByFile("class", id)
+		}
+		if !created {
+			c, err = s.saveSpec(ctx, tx, cfg, old, spec, o)
+			return err
+		}
+		c, err = s.newClass(tx, cfg, id, spec, lanegate.ManagedByAPI, o)
+		return err
+	})
+	return c, created, err
+}
+
+// PatchClass edits a class by a function of its spec; see PutClass.
+func (s *Service) PatchClass(ctx context.Context, id string, edit func(lanegate.ClassSpec) (lanegate.ClassSpec, error), o ChangeOptions) (c lanegate.Class, err error) {
+	err = s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
+		old, err := cfg.findClass(id)
+		if err != nil {
+			return err
+		}
+		if old.ManagedBy == lanegate.ManagedByFile {
+			return s.managedByFile("class", id)
+		}
+		spec, err := edit(old.ClassSpec)
+		if err != nil {
+			return err
+		}
+		c, err = s.saveSpec(ctx, tx, cfg, old, spec, o)
+		return err
+	})
+	return c, err
+}
+
+// DeleteClass removes a class that has no queued or running jobs. Finished jobs
+// and the run log stay.
+func (s *Service) DeleteClass(ctx context.Context, id string, o ChangeOptions) error {
+	err := s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
+		c, err := cfg.findClass(id)
+		if err != nil {
+			return err
+		}
+		if c.ManagedBy == lanegate.ManagedByFile {
+			return s.managedByFile("class", id)
+		}
+		if err := tx.DeleteClass(id); err != nil {
+			return err
+		}
+		return tx.AppendHistory(HistoryEvent{Subject: "class:" + id, Event: "deleted", Actor: o.Actor, Reason: o.Reason})
+	})
+	if err == nil {
+		s.metrics.forget(id)
+	}
+	return err
+}
+
+// PauseClass makes a class accept jobs but start none; ResumeClass takes that
+// back. Both work on classes of the config file too, as they are for the night
+// when something goes wrong. Setting what is already set changes nothing.
+func (s *Service) PauseClass(ctx context.Context, id string, o ChangeOptions) (lanegate.Class, error) {
+	return s.setPaused(ctx, id, true, o)
+}
+
+// ResumeClass lets a paused class start jobs again.
+func (s *Service) ResumeClass(ctx context.Context, id string, o ChangeOptions) (lanegate.Class, error) {
+	return s.setPaused(ctx, id, false, o)
+}
+
+func (s *Service) setPaused(ctx context.Context, id string, paused bool, o ChangeOptions) (c lanegate.Class, err error) {
+	o.AcceptWidth = true // a pause may move the reserve; it is never refused for that
+	err = s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
+		if c, err = cfg.findClass(id); err != nil || c.Paused == paused {
+			return err
+		}
+		c.Paused = paused
+		c.UpdatedAt = tx.Now()
+		if err := tx.SaveClass(c); err != nil {
+			return err
+		}
+		return tx.AppendHistory(HistoryEvent{Subject: "class:" + id, Event: pausedEvent(paused), Actor: o.Actor, Reason: o.Reason})
+	})
+	return c, err
+}
+
+func pausedEvent(paused bool) string {
+	if paused {
+		return "paused"
+	}
+	return "resumed"
+}
+
+// History lists a class's events, newest first.
+func (s *Service) History(ctx context.Context, class string, before int64, limit int) ([]HistoryEvent, error) {
+	events, err := s.store.History(ctx, "class:"+class, before, limit)
+	if err != nil {
+		return nil, err
+	}
+	if len(events) == 0 && before == 0 { // a deleted class keeps its history; one that never was is an error
+		if _, err := s.Class(ctx, class); err != nil {
+			return nil, err
+		}
+	}
+	return events, nil
+}
+
+// newClass registers a class; new is serial.
+func (s *Service) newClass(tx ConfigTx, cfg Config, id string, spec lanegate.ClassSpec, by lanegate.ManagedBy, o ChangeOptions) (lanegate.Class, error) {
+	errs := cfg.faultsOf(spec)
+	if err := lanegate.Invalid(errs); err != nil {
+		return lanegate.Class{}, err
+	}
+	spec = spec.WithDefaults()
+	now := tx.Now()
+	c := lanegate.Class{
+		ID: id, ClassSpec: spec, Lane: lanegate.LaneSerial, MaxInFlight: 1, ManagedBy: by,
+		CommandDigest: s.commandDigest(spec, ""), CreatedAt: now, UpdatedAt: now,
+	}
+	c.Fingerprint = lanegate.Fingerprint(c.ClassSpec, c.CommandDigest)
+	if err := tx.SaveClass(c); err != nil {
+		return lanegate.Class{}, err
+	}
+	return c, tx.AppendHistory(HistoryEvent{
+		Subject: "class:" + id, Event: "created", Actor: o.Actor, Reason: o.Reason,
+		Evidence: map[string]any{"lane": c.Lane, "fingerprint": c.Fingerprint},
+	})
+}
+
+// saveSpec replaces a class's declared part. A changed fingerprint of a promoted
+// class voids its proof: refused without o.Demote, and never silent.
+func (s *Service) saveSpec(ctx context.Context, tx ConfigTx, cfg Config, old lanegate.Class, spec lanegate.ClassSpec, o ChangeOptions) (lanegate.Class, error) {
+	errs := cfg.faultsOf(spec)
+	if err := lanegate.Invalid(errs); err != nil {
+		return old, err
+	}
+	c := old
+	c.ClassSpec = spec.WithDefaults()
+	c.CommandDigest = s.commandDigest(c.ClassSpec, old.CommandDigest)
+	if c.ClassSpec.Run.Command != old.ClassSpec.Run.Command {
+		c.CommandDigest = s.commandDigest(c.ClassSpec, "")
+	}
+	c.Fingerprint = lanegate.Fingerprint(c.ClassSpec, c.CommandDigest)
+	if reflect.DeepEqual(c, old) {
+		return c, nil
+	}
+	if err := s.demoteIfChanged(ctx, tx, old, &c, o); err != nil {
+		return old, err
+	}
+	c.UpdatedAt = tx.Now()
+	if err := tx.SaveClass(c); err != nil {
+		return old, err
+	}
+	return c, tx.AppendHistory(HistoryEvent{
+		Subject: "class:" + c.ID, Event: "edited", Actor: o.Actor, Reason: o.Reason,
+		Evidence: map[string]any{"fingerprint_before": old.Fingerprint, "fingerprint": c.Fingerprint},
+	})
+}
+
+// demoteIfChanged moves c back to serial when its fingerprint differs from old's
+// and it stands outside serial.
+func (s *Service) demoteIfChanged(ctx context.Context, tx ConfigTx, old lanegate.Class, c *lanegate.Class, o ChangeOptions) error {
+	if c.Fingerprint == old.Fingerprint || old.Lane == lanegate.LaneSerial {
+		return nil
+	}
+	if !o.Demote && !o.unattended {
+		return lanegate.ErrWouldDemote.Detail("lane", old.Lane).
+			Detail("fingerprint_before", old.Fingerprint).Detail("fingerprint_after", c.Fingerprint)
+	}
+	c.Lane, c.MaxInFlight = lanegate.LaneSerial, 1
+	s.metrics.demoted(c.ID, "fingerprint_changed")
+	s.log.WarnContext(ctx, "class demoted: its fingerprint changed, so its proof no longer holds",
+		"class", c.ID, "from", old.Lane, "fingerprint_before", old.Fingerprint, "fingerprint", c.Fingerprint, "actor", o.Actor)
+	return tx.AppendHistory(HistoryEvent{
+		Subject: "class:" + c.ID, Event: "demoted", Actor: o.Actor, Reason: "fingerprint changed",
+		Evidence: map[string]any{
+			"from": old.Lane, "max_in_flight_before": old.MaxInFlight,
+			"fingerprint_before": old.Fingerprint, "fingerprint": c.Fingerprint,
+		},
+	})
+}
+
+// commandDigest is the digest of the spec's command as the catalogue has it now,
+// or the one known before while the command is not in the catalogue.
+func (s *Service) commandDigest(spec lanegate.ClassSpec, known string) string {
+	if spec.Run.Kind != lanegate.RunExec {
+		return known
+	}
+	if d, ok := s.cmds.Digest(spec.Run.Command); ok {
+		return d
+	}
+	return known
+}
+
+func (s *Service) managedByFile(what, name string) error {
+	return lanegate.ErrManagedByFile.With("%s %q is declared in %s; edit it there and reload (SIGHUP).", what, name, s.configFile()).
+		Detail("file", s.configFile())
+}
+
+func (s *Service) configFile() string {
+	if s.opts.ConfigFile == "" {
+		return "the config file"
+	}
+	return s.opts.ConfigFile
+}
+
+// createDefault registers a class on its first submission from the configured
+// default target. Someone else may have been faster: that is fine.
+func (s *Service) createDefault(ctx context.Context, id string) error {
+	target := s.target.Load()
+	if target == nil { // taken out of the configuration just now
+		return lanegate.ErrUnknownClass
+	}
+	o := ChangeOptions{Actor: ActorLanegate, Reason: "first submission; created from default_target", unattended: true}
+	return s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
+		if _, err := cfg.findClass(id); err == nil {
+			return nil
+		}
+		_, err := s.newClass(tx, cfg, id, *target, lanegate.ManagedByAPI, o)
+		s.log.WarnContext(ctx, "class created on its first submission; it runs in serial", "class", id)
+		return err
+	})
+}
+
+// FileConfig is what the config file declares.
+type FileConfig struct {
+	// Hash identifies the declared set; replicas agree by it.
+	Hash      string
+	Resources []lanegate.Resource
+	Lanes     []lanegate.Lane
+	Classes   map[string]lanegate.ClassSpec
+	// Force applies the set even if it was superseded by another before: a person
+	// asked for it (reload), or nobody else shares the database.
+	Force bool
+}
+
+const (
+	settingFileHash       = "config_file_hash"
+	settingFileSuperseded = "config_file_superseded:" // + hash
+)
+
+// SyncFile brings classes, lanes and resources in line with the config file. A
+// set that another one superseded is left alone unless forced, so that an old
+// replica's restart does not undo a newer file. What the file no longer names
+// stays and belongs to the API from then on. It reports whether it was applied.
+func (s *Service) SyncFile(ctx context.Context, f FileConfig) (applied bool, err error) {
+	o := ChangeOptions{Actor: ActorFile, Reason: "config file " + s.configFile(), unattended: true}
+	err = s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
+		current, err := tx.Setting(settingFileHash)
+		if err != nil {
+			return err
+		}
+		if !f.Force && current != f.Hash {
+			old, err := tx.Setting(settingFileSuperseded + f.Hash)
+			if err != nil || old != "" {
+				return err
+			}
+		}
+		applied = true
+		if current != "" && current != f.Hash {
+			if err := tx.SetSetting(settingFileSuperseded+current, tx.Now().Format(time.RFC3339)); err != nil {
+				return err
+			}
+		}
+		if err := tx.SetSetting(settingFileHash, f.Hash); err != nil {
+			return err
+		}
+		return s.applyFile(ctx, tx, f, o)
+	})
+	if err == nil && !applied {
+		s.log.WarnContext(ctx, "config file not applied: another set of classes has replaced it since", "hash", f.Hash)
+	}
+	return applied, err
+}
+
+func (s *Service) applyFile(ctx context.Context, tx ConfigTx, f FileConfig, o ChangeOptions) error {
+	if err := syncResources(tx, f.Resources, o); err != nil {
+		return err
+	}
+	if err := syncLanes(tx, f.Lanes, o); err != nil {
+		return err
+	}
+	cfg, err := tx.Config()
+	if err != nil {
+		return err
+	}
+	var faults []lanegate.FieldError
+	ids := make([]string, 0, len(f.Classes))
+	for id := range f.Classes {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		err := s.applyFileClass(ctx, tx, cfg, id, f.Classes[id], o)
+		if e, ok := errors.AsType[*lanegate.Error](err); ok && len(e.Fields) > 0 {
+			for _, field := range e.Fields { // every fault of the file at once
+				faults = append(faults, lanegate.FieldError{Pointer: "/classes/" + id + field.Pointer, Detail: field.Detail})
+			}
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := lanegate.Invalid(faults); err != nil {
+		return err
+	}
+	return releaseClasses(tx, cfg, f, o)
+}
+
+func (s *Service) applyFileClass(ctx context.Context, tx ConfigTx, cfg Config, id string, spec lanegate.ClassSpec, o ChangeOptions) error {
+	old, err := cfg.findClass(id)
+	if err != nil {
+		_, err = s.newClass(tx, cfg, id, spec, lanegate.ManagedByFile, o)
+		return err
+	}
+	spec.Paused = spec.Paused || old.Paused // a pause by a person outlives a reload
+	changed := old
+	changed.ManagedBy = lanegate.ManagedByFile
+	if old.ManagedBy != lanegate.ManagedByFile {
+		if err := tx.SaveClass(changed); err != nil {
+			return err
+		}
+	}
+	_, err = s.saveSpec(ctx, tx, cfg, changed, spec, o)
+	return err
+}
+
+// releaseClasses hands classes that left the file over to the API.
+func releaseClasses(tx ConfigTx, cfg Config, f FileConfig, o ChangeOptions) error {
+	for _, c := range cfg.Classes {
+		if _, ok := f.Classes[c.ID]; ok || c.ManagedBy != lanegate.ManagedByFile {
+			continue
+		}
+		c.ManagedBy = lanegate.ManagedByAPI
+		if err := tx.SaveClass(c); err != nil {
+			return err
+		}
+		if err := tx.AppendHistory(HistoryEvent{Subject: "class:" + c.ID, Event: "left_file", Actor: o.Actor, Reason: "no longer declared in the config file; the API manages it now"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SyncCommands compares the catalogue's command definitions with what the
+// classes were saved with. A changed definition changes the fingerprint and so
+// demotes a promoted class, loudly.
+func (s *Service) SyncCommands(ctx context.Context) error {
+	o := ChangeOptions{Actor: ActorFile, Reason: "command definition in " + s.configFile(), unattended: true}
+	return s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
+		for _, old := range cfg.Classes {
+			c := old
+			c.CommandDigest = s.commandDigest(c.ClassSpec, old.CommandDigest)
+			if c.CommandDigest == old.CommandDigest {
+				continue
+			}
+			c.Fingerprint = lanegate.Fingerprint(c.ClassSpec, c.CommandDigest)
+			if err := s.demoteIfChanged(ctx, tx, old, &c, o); err != nil {
+				return err
+			}
+			c.UpdatedAt = tx.Now()
+			if err := tx.SaveClass(c); err != nil {
+				return err
+			}
+			if err := tx.AppendHistory(HistoryEvent{
+				Subject: "class:" + c.ID, Event: "command_changed", Actor: o.Actor, Reason: o.Reason,
+				Evidence: map[string]any{"fingerprint_before": old.Fingerprint, "fingerprint": c.Fingerprint},
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,242 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/admission"
+)
+
+// aheadShown is how many of the jobs ahead are named.
+const aheadShown = 20
+
+// JobView is a job as people see it: with its bytes where asked for, and, while
+// it is queued, with what it waits on.
+type JobView struct {
+	JobDetail
+	Waiting *Waiting // nil unless queued
+}
+
+// Waiting explains a queued job.
+type Waiting struct {
+	// Route is the lane the job would start in now.
+	Route lanegate.Route
+	// On lists every reason that holds now; empty means it is about to start.
+	On    []WaitingOn
+	Ahead Ahead
+}
+
+// WaitingOn is one reason for a wait.
+type WaitingOn struct {
+	Reason string     // e.g. "lane_full", "resource:db", "not_due"
+	Jobs   []string   // that hold what the job needs
+	Until  *time.Time // for not_due
+}
+
+// JobPage is one page of a list; Next is the Before of the next page, "" at the end.
+type JobPage struct {
+	Items []JobView
+	Next  string
+}
+
+// Job returns one job with payload, result and, while queued, its wait explained.
+func (s *Service) Job(ctx context.Context, id string) (JobView, error) {
+	detail, err := s.store.Job(ctx, id)
+	if err != nil {
+		return JobView{}, err
+	}
+	view := JobView{JobDetail: detail}
+	if detail.State != lanegate.StateQueued {
+		return view, nil
+	}
+	ex, err := s.explainer(ctx)
+	if err != nil {
+		return JobView{}, err
+	}
+	view.Waiting, err = ex.explain(ctx, detail.Job)
+	return view, err
+}
+
+// Jobs lists jobs, newest first, without payloads and results.
+func (s *Service) Jobs(ctx context.Context, f JobFilter) (JobPage, error) {
+	limit := f.Limit
+	f.Limit++ // one more tells whether there is a next page
+	jobs, err := s.store.Jobs(ctx, f)
+	if err != nil {
+		return JobPage{}, err
+	}
+	var page JobPage
+	if len(jobs) > limit {
+		jobs = jobs[:limit]
+		page.Next = jobs[limit-1].ID
+	}
+	var ex *explainer
+	for _, j := range jobs {
+		view := JobView{JobDetail: JobDetail{Job: j}}
+		if j.State == lanegate.StateQueued {
+			if ex == nil {
+				if ex, err = s.explainer(ctx); err != nil {
+					return JobPage{}, err
+				}
+			}
+			if view.Waiting, err = ex.explain(ctx, j); err != nil {
+				return JobPage{}, err
+			}
+		}
+		page.Items = append(page.Items, view)
+	}
+	return page, nil
+}
+
+// Attempts lists a job's attempts in order.
+func (s *Service) Attempts(ctx context.Context, job string) ([]lanegate.Attempt, error) {
+	return s.store.Attempts(ctx, job)
+}
+
+// Output returns what attempt n printed, head and tail; n 0 means the last one.
+func (s *Service) Output(ctx context.Context, job string, n int) (lanegate.Output, error) {
+	if n == 0 {
+		j, err := s.store.Job(ctx, job)
+		if err != nil {
+			return lanegate.Output{}, err
+		}
+		if n = j.Attempts; n == 0 {
+			return lanegate.Output{}, nil
+		}
+	}
+	return s.store.Output(ctx, job, n)
+}
+
+// waitPoll is how often a waiter looks by itself, for ends that another process wrote.
+const waitPoll = time.Second
+
+// Wait returns the job when it has ended or when timeout is over; its state tells which.
+func (s *Service) Wait(ctx context.Context, id string, timeout time.Duration) (JobView, error) {
+	deadline := time.NewTimer(timeout)
+	defer deadline.Stop()
+	for {
+		ended, stop := s.hub.wait(id) // before the look, so that no end falls between
+		view, err := s.Job(ctx, id)
+		if err != nil || view.State.Final() {
+			stop()
+			return view, err
+		}
+		poll := time.NewTimer(waitPoll)
+		select {
+		case <-ended:
+		case <-poll.C:
+		case <-deadline.C:
+			stop()
+			poll.Stop()
+			return s.Job(ctx, id)
+		case <-ctx.Done():
+			stop()
+			poll.Stop()
+			return JobView{}, ctx.Err()
+		}
+		stop()
+		poll.Stop()
+	}
+}
+
+// Cancel ends a queued job at once and asks a running one to end.
+func (s *Service) Cancel(ctx context.Context, id, actor string) (JobView, error) {
+	job, err := s.store.Cancel(ctx, id, actor)
+	if err != nil {
+		return JobView{}, err
+	}
+	if job.State.Final() {
+		s.hub.finished(id)
+	} else {
+		s.nudge() // other processes' workers learn of it by their next beat
+	}
+	s.log.InfoContext(ctx, "job cancelled", "job", id, "actor", actor, "state", job.State)
+	return s.Job(ctx, id)
+}
+
+// Retry puts a failed job back in its line with one more permitted failure.
+func (s *Service) Retry(ctx context.Context, id, actor string) (JobView, error) {
+	job, err := s.store.Retry(ctx, id, actor)
+	if err != nil {
+		return JobView{}, err
+	}
+	s.bell.Ring(s.laneOf(ctx, job.Class))
+	s.log.InfoContext(ctx, "job retried", "job", id, "actor", actor)
+	return s.Job(ctx, id)
+}
+
+// RunNext moves a queued job before all others of its class.
+func (s *Service) RunNext(ctx context.Context, id, actor string) (JobView, error) {
+	job, err := s.store.RunNext(ctx, id, actor)
+	if err != nil {
+		return JobView{}, err
+	}
+	s.bell.Ring(s.laneOf(ctx, job.Class))
+	s.log.InfoContext(ctx, "job moved to the front", "job", id, "class", job.Class, "actor", actor)
+	return s.Job(ctx, id)
+}
+
+// explainer answers "what does it wait on" for several jobs from one snapshot.
+type explainer struct {
+	store    Store
+	in       admission.Input
+	decision admission.Decision
+	classes  map[string]*lanegate.Class
+	heads    map[string]string         // class → its head
+	routes   map[string]lanegate.Route // class → route now
+	byLane   map[string][]string       // lane → classes routed there now
+}
+
+func (s *Service) explainer(ctx context.Context) (*explainer, error) {
+	in, err := s.store.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in.Asking = ""
+	ex := &explainer{
+		store: s.store, in: in, decision: admission.Plan(in),
+		classes: map[string]*lanegate.Class{}, heads: map[string]string{},
+		routes: map[string]lanegate.Route{}, byLane: map[string][]string{},
+	}
+	for i, c := range in.Classes {
+		route, _ := admission.RouteOf(c, in.Lanes)
+		ex.classes[c.ID], ex.routes[c.ID] = &in.Classes[i], route
+		ex.byLane[route.Lane] = append(ex.byLane[route.Lane], c.ID)
+	}
+	for _, d := range in.Due {
+		if _, ok := ex.heads[d.Class]; !ok {
+			ex.heads[d.Class] = d.Job
+		}
+	}
+	return ex, nil
+}
+
+// explain says what job waits on. A job that changed since the snapshot may get
+// an empty answer; the next look sees it whole.
+func (ex *explainer) explain(ctx context.Context, job lanegate.Job) (*Waiting, error) {
+	w := &Waiting{Route: ex.routes[job.Class]}
+	switch head := ex.heads[job.Class]; {
+	case job.ReadyAt.After(ex.in.Now):
+		until := job.ReadyAt
+		w.On = append(w.On, WaitingOn{Reason: string(admission.NotDue), Until: &until})
+	case head == job.ID:
+		if wait, ok := ex.decision.WaitOf(job.Class); ok && wait.Job == job.ID {
+			for _, r := range wait.Reasons {
+				w.On = append(w.On, WaitingOn{Reason: r.String(), Jobs: r.Jobs})
+			}
+		}
+	case head != "":
+		w.On = append(w.On, WaitingOn{Reason: string(admission.EarlierOf), Jobs: []string{head}})
+	}
+	if w.Route.Lane == "" { // its class was deleted, or is newer than the snapshot
+		return w, nil
+	}
+	ahead, err := ex.store.Ahead(ctx, job, ex.byLane[w.Route.Lane], aheadShown)
+	if err != nil {
+		return nil, fmt.Errorf("explain job %s: %w", job.ID, err)
+	}
+	w.Ahead = ahead
+	return w, nil
+}

@@ -1,0 +1,211 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/admission"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts events. Labels are registered classes, lanes, resources and
+// outcomes only, never ids or anything a client can invent.
+type Metrics struct {
+	submittedTotal *prometheus.CounterVec
+	finishedTotal  *prometheus.CounterVec
+	fallbackTotal  *prometheus.CounterVec
+	demotionsTotal *prometheus.CounterVec
+	lateTotal      prometheus.Counter
+	wait           *prometheus.HistogramVec
+	duration       *prometheus.HistogramVec
+}
+
+// secondsTo48h spans what batch jobs wait and run: 50 ms to 48 h.
+var secondsTo48h = []float64{.05, .25, 1, 5, 15, 60, 300, 900, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 16 * 3600, 24 * 3600, 48 * 3600}
+
+// NewMetrics makes the counters; Register hands them to a registry.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		submittedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lanegate_jobs_submitted_total", Help: "Jobs accepted, replays not counted.",
+		}, []string{"class"}),
+		finishedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lanegate_attempts_finished_total", Help: "Attempts with a recorded outcome.",
+		}, []string{"class", "lane", "outcome"}),
+		fallbackTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lanegate_route_fallback_total", Help: "Starts in serial because the class's lane was not available.",
+		}, []string{"lane", "reason"}),
+		demotionsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lanegate_class_demotions_total", Help: "Classes moved back to serial.",
+		}, []string{"class", "reason"}),
+		lateTotal: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lanegate_late_writes_total", Help: "Outcomes refused because the attempt already had one.",
+		}),
+		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "lanegate_job_wait_seconds", Help: "Time from due to start.", Buckets: secondsTo48h,
+		}, []string{"class", "lane"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "lanegate_job_duration_seconds", Help: "Duration of attempts.", Buckets: secondsTo48h,
+		}, []string{"class", "lane", "outcome"}),
+	}
+}
+
+// Register registers the counters and the gauges that s derives from the database.
+func (m *Metrics) Register(r prometheus.Registerer, s *Service) error {
+	for _, c := range []prometheus.Collector{
+		m.submittedTotal, m.finishedTotal, m.fallbackTotal, m.demotionsTotal, m.lateTotal, m.wait, m.duration, &stateCollector{s: s},
+	} {
+		if err := r.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Metrics) submitted(class string) { m.submittedTotal.WithLabelValues(class).Inc() }
+func (m *Metrics) late()                  { m.lateTotal.Inc() }
+func (m *Metrics) demoted(class, reason string) {
+	m.demotionsTotal.WithLabelValues(class, reason).Inc()
+}
+
+func (m *Metrics) started(g Grant) {
+	a := g.Attempt
+	m.wait.WithLabelValues(a.Class, a.Lane).Observe(max(0, a.StartedAt.Sub(a.ReadyAt).Seconds()))
+	if a.Route.Reason != "" {
+		m.fallbackTotal.WithLabelValues(a.Route.Wanted, a.Route.Reason).Inc()
+	}
+}
+
+func (m *Metrics) ended(e Ended) {
+	a := e.Attempt
+	m.finishedTotal.WithLabelValues(a.Class, a.Lane, string(a.Outcome)).Inc()
+	m.duration.WithLabelValues(a.Class, a.Lane, string(a.Outcome)).Observe(a.Duration.Seconds())
+}
+
+// forget drops the series of a class that was deleted.
+func (m *Metrics) forget(class string) {
+	by := prometheus.Labels{"class": class}
+	m.submittedTotal.DeletePartialMatch(by)
+	m.finishedTotal.DeletePartialMatch(by)
+	m.demotionsTotal.DeletePartialMatch(by)
+	m.wait.DeletePartialMatch(by)
+	m.duration.DeletePartialMatch(by)
+}
+
+func isLate(err error) bool { return errors.Is(err, lanegate.ErrLateWrite) }
+
+// stateCollector derives the gauges from the database at each scrape.
+type stateCollector struct{ s *Service }
+
+func gauge(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+var (
+	descLaneInFlight  = gauge("lanegate_lane_in_flight", "Attempts in flight in the lane, counted from their rows.", "lane")
+	descLaneWidth     = gauge("lanegate_lane_width", "Width of the lane in force.", "lane")
+	descLaneQueued    = gauge("lanegate_lane_queued", "Due jobs that wait and would run in this lane now.", "lane")
+	descLaneOldest    = gauge("lanegate_lane_oldest_queued_seconds", "Longest wait among the lane's due jobs.", "lane")
+	descLaneAvailable = gauge("lanegate_lane_available", "1 while the lane is available, else 0.", "lane")
+	descLaneCommitted = gauge("lanegate_lane_overcommitted", "1 while the lane's explicit width is above the arithmetic, else 0.", "lane")
+	descOldestRunning = gauge("lanegate_oldest_running_seconds", "Age of the lane's oldest attempt in flight.", "lane")
+	descClassInFlight = gauge("lanegate_class_in_flight", "Attempts in flight of the class.", "class")
+	descClassOverdue  = gauge("lanegate_class_overdue_runs", "Attempts of the class running longer than warn_after.", "class")
+	descResourceUse   = gauge("lanegate_resource_in_use", "Units of the resource in use.", "resource")
+	descResourceCap   = gauge("lanegate_resource_capacity", "Capacity of the resource.", "resource")
+	descLastSuccess   = gauge("lanegate_class_last_success_timestamp_seconds", "End of the class's last success.", "class")
+	descStale         = gauge("lanegate_class_stale", "1 while the class's last success is older than fresh_within, else 0.", "class")
+)
+
+// Describe implements prometheus.Collector.
+func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		descLaneInFlight, descLaneWidth, descLaneQueued, descLaneOldest, descLaneAvailable, descLaneCommitted,
+		descOldestRunning, descClassInFlight, descClassOverdue, descResourceUse, descResourceCap, descLastSuccess, descStale,
+	} {
+		ch <- d
+	}
+}
+
+// scrapeTimeout bounds the queries of one scrape.
+const scrapeTimeout = 5 * time.Second
+
+// Collect implements prometheus.Collector. A database that does not answer gives
+// an invalid metric, which makes the scrape fail visibly rather than lie.
+func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	in, err := c.s.store.Snapshot(ctx)
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(descLaneInFlight, err)
+		return
+	}
+	lines, err := c.s.lines.get(ctx)
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(descLaneQueued, err)
+		return
+	}
+	collectLanes(ch, in, lines)
+	for _, r := range resourceViews(in) {
+		emit(ch, descResourceUse, float64(r.InUse), r.Name)
+		emit(ch, descResourceCap, float64(r.Capacity), r.Name)
+	}
+	success, err := c.s.store.LastSuccess(ctx)
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(descLastSuccess, err)
+		return
+	}
+	c.collectClasses(ch, in, success)
+}
+
+func emit(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, label string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, label)
+}
+
+func boolValue(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func collectLanes(ch chan<- prometheus.Metric, in admission.Input, lines []ClassLine) {
+	for _, l := range laneViews(in, lines) {
+		emit(ch, descLaneInFlight, float64(l.InFlight), l.Name)
+		emit(ch, descLaneWidth, float64(l.Width.InForce), l.Name)
+		emit(ch, descLaneQueued, float64(l.Queued), l.Name)
+		emit(ch, descLaneOldest, l.OldestWait.Seconds(), l.Name)
+		emit(ch, descLaneAvailable, boolValue(l.Available), l.Name)
+		emit(ch, descLaneCommitted, boolValue(l.Width.Overcommitted), l.Name)
+		var oldest time.Duration
+		for _, r := range l.Running {
+			oldest = max(oldest, in.Now.Sub(r.StartedAt))
+		}
+		emit(ch, descOldestRunning, oldest.Seconds(), l.Name)
+	}
+}
+
+func (c *stateCollector) collectClasses(ch chan<- prometheus.Metric, in admission.Input, success map[string]time.Time) {
+	inFlight := map[string]int{}
+	for _, r := range in.InFlight {
+		inFlight[r.Class]++
+	}
+	overdue := c.s.watch.overdueRuns()
+	for _, k := range in.Classes {
+		emit(ch, descClassInFlight, float64(inFlight[k.ID]), k.ID)
+		emit(ch, descClassOverdue, float64(overdue[k.ID]), k.ID)
+		at, ok := success[k.ID]
+		if ok {
+			emit(ch, descLastSuccess, float64(at.UnixMilli())/1000, k.ID)
+		}
+		if k.FreshWithin > 0 {
+			since := k.CreatedAt
+			if ok {
+				since = at
+			}
+			emit(ch, descStale, boolValue(in.Now.Sub(since) > k.FreshWithin.Std()), k.ID)
+		}
+	}
+}

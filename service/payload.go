@@ -1,0 +1,81 @@
+package service
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/lanegate/lanegate"
+)
+
+// CheckJSON says whether text is one JSON value that can be kept and handed on
+// unharmed: valid UTF-8, no duplicate keys, no lone surrogates, no NUL in any
+// string or key (judged after decoding), nesting at most maxDepth, nothing
+// behind the value. Numbers may have any length; they are never converted.
+//
+// The error is a *lanegate.Error whose field points at the place by JSON
+// pointer below prefix, e.g. "/payload".
+func CheckJSON(text []byte, maxDepth int, prefix string) error {
+	dec := jsontext.NewDecoder(bytes.NewReader(text))
+	values := 0
+	for {
+		tok, err := dec.ReadToken()
+		if errors.Is(err, io.EOF) {
+			if values == 0 {
+				return payloadError("bad_body", prefix, "is empty: a JSON value was expected")
+			}
+			return nil
+		}
+		if err != nil {
+			return jsonError(err, prefix)
+		}
+		if dec.StackDepth() > maxDepth {
+			return payloadError("too_deep", prefix, fmt.Sprintf("is nested deeper than %d levels", maxDepth))
+		}
+		if tok.Kind() == '"' && strings.IndexByte(tok.String(), 0) >= 0 {
+			return payloadError("nul_character", prefix+string(dec.StackPointer()), "contains U+0000, which can't be stored or passed to programs; remove it")
+		}
+		if dec.StackDepth() == 0 {
+			if values++; values > 1 {
+				return payloadError("trailing_data", prefix, "has data behind the JSON value")
+			}
+		}
+	}
+}
+
+func payloadError(code, pointer, detail string) error {
+	return &lanegate.Error{
+		Kind: lanegate.KindInvalid, Code: code,
+		Message: "the JSON can't be taken as it is; nothing was enqueued.",
+		Fields:  []lanegate.FieldError{{Pointer: pointer, Detail: detail}},
+	}
+}
+
+// jsonError turns a decoder's error into ours: 422 for readable text that breaks
+// a rule (duplicate keys, lone surrogates), 400 for text that is not JSON.
+func jsonError(err error, prefix string) error {
+	syn, ok := errors.AsType[*jsontext.SyntacticError](err)
+	if !ok {
+		return &lanegate.Error{Kind: lanegate.KindBadRequest, Code: "bad_body", Message: "the body could not be read; nothing was enqueued.", Err: err}
+	}
+	pointer := prefix + string(syn.JSONPointer)
+	switch text := syn.Err.Error(); {
+	case errors.Is(syn.Err, jsontext.ErrDuplicateName):
+		return payloadError("duplicate_key", pointer, "appears twice in one object")
+	case strings.Contains(text, "surrogate"):
+		return payloadError("lone_surrogate", pointer, "contains half of a surrogate pair, which is not a character")
+	case strings.Contains(text, "UTF-8"):
+		return &lanegate.Error{
+			Kind: lanegate.KindBadRequest, Code: "invalid_utf8",
+			Message: fmt.Sprintf("the body is not valid UTF-8 near byte %d; send JSON encoded as UTF-8. Nothing was enqueued.", syn.ByteOffset), Err: err,
+		}
+	default:
+		return &lanegate.Error{
+			Kind: lanegate.KindBadRequest, Code: "bad_json",
+			Message: fmt.Sprintf("the body is not valid JSON near byte %d: %s. Nothing was enqueued.", syn.ByteOffset, text), Err: err,
+		}
+	}
+}

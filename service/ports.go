@@ -1,0 +1,287 @@
+package service
+
+import (
+	"context"
+	"time"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/admission"
+)
+
+// Store is everything the use cases need from a database. Every implementation
+// passes store/storetest. Errors are *lanegate.Error where a caller can act on
+// them; when the database is away they are lanegate.ErrUnavailable or, where a
+// commit was not confirmed, lanegate.ErrOutcomeUnknown. No driver type leaves it.
+//
+// Lock order everywhere: admission row, classes by id, jobs by id, attempts.
+type Store interface {
+	SubmitStore
+	JobStore
+	AdmissionStore
+	WorkerStore
+	ConfigStore
+	LogStore
+
+	// Ping writes and commits something, so that it fails on a read-only database.
+	Ping(ctx context.Context) error
+	// Close waits for what was already handed in, then closes the database.
+	Close() error
+}
+
+// NewJob is one submission, already checked for form.
+type NewJob struct {
+	ID          string // UUIDv7
+	Class       string
+	Client      string // scope of the idempotency key
+	Key         string // "" when none
+	Digest      []byte // SHA-256 of the submission; compared on replay
+	Payload     []byte // valid JSON, verbatim
+	RunAt       *time.Time
+	LogicalDate string
+	// RetryFailed: when this is a replay and the job has failed, run it again.
+	RetryFailed bool
+}
+
+// Submitted is the answer to one submission.
+type Submitted struct {
+	Job      lanegate.Job
+	Replayed bool // same key, same body: Job is the earlier one as it stands
+	Revived  bool // the replayed job had failed and was queued again
+	// Coalesced is the waiting job that this one replaced, "" when none.
+	Coalesced string
+	// Err says why this item was refused; the others of its batch stand.
+	Err error
+}
+
+// SubmitStore accepts jobs. An item without an Err is committed when the call returns.
+type SubmitStore interface {
+	// Submit accepts one job; concurrent calls share commits. The class's overlap
+	// policy is decided with the class's row locked. Errors: ErrUnknownClass,
+	// ErrKeyReused, ErrOverloaded, ErrUnavailable, ErrOutcomeUnknown.
+	Submit(ctx context.Context, job NewJob) (Submitted, error)
+	// SubmitBatch accepts many in one transaction, with one timestamp and places in
+	// item order; a refused item carries its Err, the call fails only as a whole.
+	SubmitBatch(ctx context.Context, jobs []NewJob) ([]Submitted, error)
+}
+
+// JobDetail is a job with its bytes.
+type JobDetail struct {
+	lanegate.Job
+	Payload []byte
+	Result  []byte // of the last attempt that had one; nil when none
+}
+
+// JobFilter selects jobs for a list, newest first (ids descending).
+type JobFilter struct {
+	Classes       []string // nil: all
+	Lane          string   // of the last attempt; for queued jobs their class's lane
+	States        []lanegate.State
+	Client        string // "" all
+	SubmittedFrom *time.Time
+	SubmittedTo   *time.Time
+	Verification  bool // include jobs that verification runs made up
+	Before        string
+	Limit         int
+}
+
+// JobStore reads jobs and takes people's actions on them.
+type JobStore interface {
+	Job(ctx context.Context, id string) (JobDetail, error) // ErrJobNotFound
+	Jobs(ctx context.Context, f JobFilter) ([]lanegate.Job, error)
+	Attempts(ctx context.Context, job string) ([]lanegate.Attempt, error) // ErrJobNotFound
+	// Output of attempt number n. ErrJobNotFound, ErrAttemptNotFound.
+	Output(ctx context.Context, job string, n int) (lanegate.Output, error)
+
+	// Cancel ends a queued job and asks a running one to end (CancelRequested).
+	// ErrJobNotFound, ErrJobFinal.
+	Cancel(ctx context.Context, job, actor string) (lanegate.Job, error)
+	// Retry puts a failed job back in its place with one more permitted failure
+	// (and one more permitted loss). ErrJobNotFound, ErrNotRetryable.
+	Retry(ctx context.Context, job, actor string) (lanegate.Job, error)
+	// RunNext moves a queued job before all others of its class; it is audited in
+	// the class's history. ErrJobNotFound, ErrNotQueued.
+	RunNext(ctx context.Context, job, actor string) (lanegate.Job, error)
+
+	// Ahead returns the jobs standing before a queued job in the line of its lane
+	// (classes is every class now routed to that lane): their number and the first max.
+	Ahead(ctx context.Context, job lanegate.Job, classes []string, max int) (Ahead, error)
+}
+
+// Ahead is what stands before a queued job in its lane.
+type Ahead struct {
+	Count int
+	First []string
+}
+
+// Ask is a worker's question for work.
+type Ask struct {
+	Worker     string
+	Free       int
+	SerialFree bool
+}
+
+// Grant is a started attempt with everything a runner needs.
+type Grant struct {
+	Job     lanegate.Job
+	Attempt lanegate.Attempt
+	Class   lanegate.Class
+	Payload []byte
+}
+
+// Admitted is the answer to an Ask.
+type Admitted struct {
+	Grants []Grant
+	// Skipped are jobs ended by coalescing or skipping as they became due.
+	Skipped []string
+	// NextDue is how long until the next queued job becomes due by the database's
+	// clock; negative when none is waiting for its time.
+	NextDue time.Duration
+	// Fallbacks counts grants outside their class's lane: wanted lane → number.
+	Fallbacks map[string]int
+}
+
+// AdmissionStore is the one way a job starts.
+type AdmissionStore interface {
+	// Admit runs admission for one worker in one transaction: it takes the
+	// admission row, makes due what is due, calls admission.Plan and applies the
+	// grants. ErrWorkerGone when the worker is not live.
+	Admit(ctx context.Context, ask Ask) (Admitted, error)
+	// Snapshot reads admission's input without locks, for explanations; every
+	// class's list of due jobs holds at most its head.
+	Snapshot(ctx context.Context) (admission.Input, error)
+	// EndAttempt records an outcome, the job's next state and the run log row in one
+	// transaction; concurrent calls share commits. ErrLateWrite when the fence does
+	// not match an attempt without an outcome.
+	EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.Ending) (Ended, error)
+}
+
+// Ended is what an outcome did.
+type Ended struct {
+	Attempt    lanegate.Attempt
+	Job        lanegate.Job
+	Settlement lanegate.Settlement
+}
+
+// WorkerInfo is a worker process's row.
+type WorkerInfo struct {
+	ID       string // new per process start
+	Host     string
+	PID      int
+	Lanes    []string // nil: all
+	Slots    int
+	Commands map[string]string // name → digest
+	Beat     int64             // counter
+	// Draining workers are live but get no grants.
+	Draining  bool
+	StartedAt time.Time
+}
+
+// Held is an attempt the database knows as a worker's.
+type Held struct {
+	Fence           lanegate.Fence
+	CancelRequested bool
+}
+
+// WorkerStore keeps the workers' rows.
+type WorkerStore interface {
+	RegisterWorker(ctx context.Context, w WorkerInfo) error
+	// UpdateWorker changes lanes, slots, commands or draining. ErrWorkerGone.
+	UpdateWorker(ctx context.Context, w WorkerInfo) error
+	// Beat counts the worker's beat up and lists its attempts. ErrWorkerGone.
+	Beat(ctx context.Context, worker string) ([]Held, error)
+	// LeaveWorker ends the worker's row; its remaining attempts, if any, become lost.
+	LeaveWorker(ctx context.Context, worker string) ([]Ended, error)
+	// LiveWorkers lists the rows that have not ended.
+	LiveWorkers(ctx context.Context) ([]WorkerInfo, error)
+	// ReapWorker declares a worker dead if its beat counter still is beat: its row
+	// ends and its attempts that are not detached become lost. Nothing happens
+	// (nil, nil) when it has beaten since or has ended.
+	ReapWorker(ctx context.Context, worker string, beat int64) ([]Ended, error)
+	// ReapOrphans makes attempts lost whose worker's row has ended or is missing.
+	ReapOrphans(ctx context.Context) ([]Ended, error)
+}
+
+// Config is the stored set of classes, lanes and resources, ordered by name.
+type Config struct {
+	Version   int64 // counts changes
+	Classes   []lanegate.Class
+	Lanes     []lanegate.Lane
+	Resources []lanegate.Resource
+}
+
+// HistoryEvent is one entry of a class's (or lane's, or resource's) history.
+type HistoryEvent struct {
+	ID       int64
+	At       time.Time
+	Subject  string // "class:pos-sales", "lane:parallel", "resource:db"
+	Event    string // "created", "edited", "demoted", "run_next", …
+	Actor    string // a token's name, "local", "file" or "lanegate"
+	Reason   string
+	Evidence map[string]any
+}
+
+// ConfigTx is a change in progress: the admission row is locked. The callback
+// touches it only; it dies with the transaction.
+type ConfigTx interface {
+	Now() time.Time
+	Config() (Config, error) // as it stands, with what this change did so far
+	SaveClass(c lanegate.Class) error
+	DeleteClass(id string) error // ErrInUse while jobs of it are queued or running
+	SaveLane(l lanegate.Lane) error
+	DeleteLane(name string) error
+	SaveResource(r lanegate.Resource) error
+	DeleteResource(name string) error
+	InFlight() ([]admission.Running, error)
+	AppendHistory(e HistoryEvent) error
+	Setting(key string) (string, error) // "" when absent
+	SetSetting(key, value string) error
+}
+
+// ConfigStore reads and changes classes, lanes and resources.
+type ConfigStore interface {
+	Config(ctx context.Context) (Config, error)
+	// Change runs fn in one transaction that holds the admission row. An error of
+	// fn leaves nothing behind and is returned as it is.
+	Change(ctx context.Context, fn func(tx ConfigTx) error) error
+	// History lists a subject's events, newest first, before the given id (0: from the newest).
+	History(ctx context.Context, subject string, before int64, limit int) ([]HistoryEvent, error)
+}
+
+// ClassLine is how one class's queued jobs stand.
+type ClassLine struct {
+	Class    string
+	Due      int
+	NotDue   int
+	OldestAt time.Time // when its longest waiting due job became due; zero when none
+}
+
+// LogStore reads the run log and keeps the tables small.
+type LogStore interface {
+	// Lines counts queued jobs per class; classes without any are left out.
+	Lines(ctx context.Context) ([]ClassLine, error)
+	// RunLog streams rows that ended within [from, to), oldest first; class "" means all.
+	RunLog(ctx context.Context, class string, from, to time.Time, row func(lanegate.RunRecord) error) error
+	// LastSuccess returns the end of each class's last success outside verification.
+	LastSuccess(ctx context.Context) (map[string]time.Time, error)
+	// Prune deletes up to limit finished jobs that ended before jobsBefore (with
+	// their attempts, payloads and keys) and run log rows before logBefore. It
+	// returns how many rows went; fewer than limit means done.
+	Prune(ctx context.Context, jobsBefore, logBefore time.Time, limit int) (int, error)
+}
+
+// Doorbell wakes the workers that serve a lane. Lost or doubled rings change
+// latency, never correctness.
+type Doorbell interface {
+	// Ring says that lane has work. It never blocks and never fails loudly.
+	Ring(lane string)
+	// Rings delivers a token after one or more rings; it is never closed.
+	Rings() <-chan struct{}
+}
+
+// Commands is the operator's catalogue of commands, as far as routing needs it.
+type Commands interface {
+	// Digest returns the digest of a command's definition, and false when it is not in the catalogue.
+	Digest(name string) (string, bool)
+	// Digests returns all of them.
+	Digests() map[string]string
+}

@@ -1,0 +1,233 @@
+package service
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+	"unicode"
+
+	"github.com/lanegate/lanegate"
+)
+
+// Submission is one job as a scheduler asks for it.
+type Submission struct {
+	Class   string
+	Payload []byte // JSON, verbatim; empty means null
+	// Key makes repeats safe: within one client the same key gives the same job.
+	Key         string
+	RunAt       *time.Time
+	LogicalDate string
+	// RetryFailed: if this turns out to be a repeat and the job has failed, run it again.
+	RetryFailed bool
+}
+
+// maxRunAhead bounds run_at: later than this is a mistaken unit, not a plan.
+const maxRunAhead = 366 * 24 * time.Hour
+
+// Submit accepts one job for client; it is durable when Submit returns without
+// error. The work is one shared commit: no lane, queue or run is waited for.
+func (s *Service) Submit(ctx context.Context, client string, sub Submission) (Submitted, error) {
+	job, err := s.newJob(client, sub)
+	if err != nil {
+		return Submitted{}, err
+	}
+	res, err := s.store.Submit(ctx, job)
+	if errors.Is(err, lanegate.ErrUnknownClass) && s.target.Load() != nil {
+		if err := s.createDefault(ctx, job.Class); err != nil {
+			return Submitted{}, err
+		}
+		res, err = s.store.Submit(ctx, job)
+	}
+	if err == nil {
+		err = res.Err
+	}
+	if err != nil {
+		return Submitted{}, err
+	}
+	s.submitted(ctx, res)
+	return res, nil
+}
+
+// SubmitBatch accepts up to MaxBatchItems jobs in one transaction. Items fail
+// alone: each answer carries its own Err.
+func (s *Service) SubmitBatch(ctx context.Context, client string, subs []Submission) ([]Submitted, error) {
+	if len(subs) == 0 || len(subs) > MaxBatchItems {
+		return nil, lanegate.Invalid([]lanegate.FieldError{{Pointer: "/jobs", Detail: fmt.Sprintf("must hold 1 to %d jobs", MaxBatchItems)}})
+	}
+	out := make([]Submitted, len(subs))
+	var jobs []NewJob
+	var index []int
+	for i, sub := range subs {
+		job, err := s.newJob(client, sub)
+		if err != nil {
+			out[i].Err = err
+			continue
+		}
+		jobs, index = append(jobs, job), append(index, i)
+	}
+	if s.target.Load() != nil {
+		if err := s.createDefaults(ctx, jobs); err != nil {
+			return nil, err
+		}
+	}
+	if len(jobs) > 0 {
+		results, err := s.store.SubmitBatch(ctx, jobs)
+		if err != nil {
+			return nil, err
+		}
+		for k, res := range results {
+			out[index[k]] = res
+		}
+	}
+	for _, res := range out {
+		if res.Err == nil {
+			s.submitted(ctx, res)
+		}
+	}
+	return out, nil
+}
+
+// newJob checks a submission's form and gives it its id and digest.
+func (s *Service) newJob(client string, sub Submission) (NewJob, error) {
+	var errs []lanegate.FieldError
+	bad := func(pointer, format string, args ...any) {
+		errs = append(errs, lanegate.FieldError{Pointer: pointer, Detail: fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case sub.Class == "":
+		bad("/class", "is required: the name of a job class, e.g. \"pos-sales\"")
+	case !lanegate.ValidSlug(sub.Class):
+		bad("/class", "must match [a-z0-9][a-z0-9._-]{0,62}")
+	}
+	if !validKey(sub.Key) {
+		bad("/idempotency_key", "must be 1 to 255 printable characters")
+	}
+	if sub.LogicalDate != "" && !validLogicalDate(sub.LogicalDate) {
+		bad("/logical_date", "must be a date (2026-11-29) or an RFC 3339 time (2026-11-29T00:00:00Z)")
+	}
+	if sub.RunAt != nil && (sub.RunAt.Year() < 1970 || time.Until(*sub.RunAt) > maxRunAhead) {
+		bad("/run_at", "must not be before 1970 or more than 366 days ahead")
+	}
+	if err := lanegate.Invalid(errs); err != nil {
+		return NewJob{}, err
+	}
+	payload := sub.Payload
+	if len(payload) == 0 {
+		payload = []byte("null")
+	}
+	if len(payload) > s.opts.MaxPayload {
+		return NewJob{}, &lanegate.Error{
+			Kind: lanegate.KindTooLarge, Code: "payload_too_large",
+			Message: fmt.Sprintf("the payload has %d bytes, the limit is %d; put the data where the job can fetch them and send a reference. Nothing was enqueued.", len(payload), s.opts.MaxPayload),
+		}
+	}
+	if err := CheckJSON(payload, s.opts.MaxDepth, "/payload"); err != nil {
+		return NewJob{}, err
+	}
+	job := NewJob{
+		ID: newID(), Class: sub.Class, Client: client, Key: sub.Key, Payload: payload,
+		LogicalDate: sub.LogicalDate, RetryFailed: sub.RetryFailed,
+	}
+	if sub.RunAt != nil {
+		at := lanegate.Micro(*sub.RunAt)
+		job.RunAt = &at
+	}
+	job.Digest = submissionDigest(job)
+	return job, nil
+}
+
+// submissionDigest covers what makes two submissions the same: class, payload
+// bytes, run_at and logical date, each with its length before it.
+func submissionDigest(j NewJob) []byte {
+	h := sha256.New()
+	part := func(b []byte) {
+		var n [8]byte
+		binary.BigEndian.PutUint64(n[:], uint64(len(b)))
+		h.Write(n[:])
+		h.Write(b)
+	}
+	part([]byte(j.Class))
+	part(j.Payload)
+	if j.RunAt != nil {
+		part([]byte(j.RunAt.Format(time.RFC3339Nano)))
+	} else {
+		part(nil)
+	}
+	part([]byte(j.LogicalDate))
+	return h.Sum(nil)
+}
+
+func validKey(key string) bool {
+	if len(key) > 255 {
+		return false
+	}
+	for _, r := range key {
+		if !unicode.IsPrint(r) {
+			return false
+		}
+	}
+	return true
+}
+
+func validLogicalDate(d string) bool {
+	if _, err := time.Parse(time.DateOnly, d); err == nil {
+		return true
+	}
+	_, err := time.Parse(time.RFC3339Nano, d)
+	return err == nil
+}
+
+// submitted does what follows an acceptance; none of it can fail the request.
+func (s *Service) submitted(ctx context.Context, res Submitted) {
+	if res.Coalesced != "" {
+		s.hub.finished(res.Coalesced)
+	}
+	if res.Replayed && !res.Revived {
+		return
+	}
+	if !res.Replayed {
+		s.metrics.submitted(res.Job.Class)
+	}
+	if res.Job.State == lanegate.StateQueued {
+		s.bell.Ring(s.laneOf(ctx, res.Job.Class))
+	}
+}
+
+// laneOf names the lane to ring for a class; serial when the class can't be read,
+// which costs latency only.
+func (s *Service) laneOf(ctx context.Context, class string) string {
+	cfg, err := s.store.Config(ctx)
+	if err != nil {
+		return lanegate.LaneSerial
+	}
+	for _, c := range cfg.Classes {
+		if c.ID == class {
+			return c.Lane
+		}
+	}
+	return lanegate.LaneSerial
+}
+
+func (s *Service) createDefaults(ctx context.Context, jobs []NewJob) error {
+	cfg, err := s.store.Config(ctx)
+	if err != nil {
+		return err
+	}
+	known := make(map[string]bool, len(cfg.Classes))
+	for _, c := range cfg.Classes {
+		known[c.ID] = true
+	}
+	for _, j := range jobs {
+		if known[j.Class] {
+			continue
+		}
+		known[j.Class] = true
+		if err := s.createDefault(ctx, j.Class); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package service
+
+import (
+	"context"
+	"time"
+
+	"github.com/lanegate/lanegate"
+)
+
+// The methods in this file are what a worker process needs: package worker
+// declares them as its port, and an agent calls the same ones over HTTP.
+
+// RegisterWorker makes a worker live. Its id must be new per process start.
+func (s *Service) RegisterWorker(ctx context.Context, w WorkerInfo) error {
+	if err := s.store.RegisterWorker(ctx, w); err != nil {
+		return err
+	}
+	s.log.InfoContext(ctx, "worker registered", "worker", w.ID, "lanes", w.Lanes, "slots", w.Slots)
+	return nil
+}
+
+// UpdateWorker changes what a live worker serves or that it drains.
+func (s *Service) UpdateWorker(ctx context.Context, w WorkerInfo) error {
+	return s.store.UpdateWorker(ctx, w)
+}
+
+// Beat counts the worker's beat up and returns the attempts the database knows as its.
+func (s *Service) Beat(ctx context.Context, worker string) ([]Held, error) {
+	return s.store.Beat(ctx, worker)
+}
+
+// Admit asks admission for work and does what follows from the answer.
+func (s *Service) Admit(ctx context.Context, ask Ask) (Admitted, error) {
+	res, err := s.store.Admit(ctx, ask)
+	if err != nil {
+		return res, err
+	}
+	for _, id := range res.Skipped {
+		s.hub.finished(id)
+	}
+	for _, g := range res.Grants {
+		s.metrics.started(g)
+		if g.Attempt.Route.Reason != "" {
+			s.log.WarnContext(ctx, "job runs outside its class's lane", "job", g.Job.ID, "class", g.Job.Class,
+				"lane", g.Attempt.Lane, "wanted", g.Attempt.Route.Wanted, "reason", g.Attempt.Route.Reason)
+		}
+	}
+	return res, nil
+}
+
+// EndAttempt records an outcome. lanegate.ErrLateWrite means that the attempt
+// already has one: it is counted and logged here, and nothing was changed.
+func (s *Service) EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.Ending) (Ended, error) {
+	ended, err := s.store.EndAttempt(ctx, f, e)
+	if err != nil {
+		if isLate(err) {
+			s.metrics.late()
+			s.log.WarnContext(ctx, "late write refused", "job", f.Job, "attempt", f.Number, "outcome", e.Outcome)
+		}
+		return ended, err
+	}
+	s.ended(ctx, ended)
+	return ended, nil
+}
+
+// LeaveWorker ends a worker's row after its last run.
+func (s *Service) LeaveWorker(ctx context.Context, worker string) error {
+	lost, err := s.store.LeaveWorker(ctx, worker)
+	s.endedAll(ctx, lost)
+	return err
+}
+
+// LiveWorkers lists the workers whose rows have not ended.
+func (s *Service) LiveWorkers(ctx context.Context) ([]WorkerInfo, error) {
+	return s.store.LiveWorkers(ctx)
+}
+
+// ReapWorker declares a worker dead whose beat counter stood still; see WorkerStore.
+func (s *Service) ReapWorker(ctx context.Context, worker string, beat int64) error {
+	lost, err := s.store.ReapWorker(ctx, worker, beat)
+	if len(lost) > 0 {
+		s.log.WarnContext(ctx, "worker declared dead; its attempts are lost", "worker", worker, "attempts", len(lost))
+	}
+	s.endedAll(ctx, lost)
+	return err
+}
+
+// ReapOrphans makes attempts lost whose worker is gone.
+func (s *Service) ReapOrphans(ctx context.Context) error {
+	lost, err := s.store.ReapOrphans(ctx)
+	if len(lost) > 0 {
+		s.log.WarnContext(ctx, "attempts without a live worker are lost", "attempts", len(lost))
+	}
+	s.endedAll(ctx, lost)
+	return err
+}
+
+func (s *Service) endedAll(ctx context.Context, all []Ended) {
+	for _, e := range all {
+		s.ended(ctx, e)
+	}
+}
+
+// ended does what follows an outcome: waiters and lanes are woken, it is counted and logged.
+func (s *Service) ended(ctx context.Context, e Ended) {
+	a := e.Attempt
+	s.metrics.ended(e)
+	level := s.log.InfoContext
+	if a.Outcome != lanegate.Succeeded && a.Outcome != lanegate.Deferred {
+		level = s.log.WarnContext
+	}
+	level(ctx, "attempt ended", "job", a.Job, "class", a.Class, "attempt", a.Number, "lane", a.Lane,
+		"outcome", a.Outcome, "duration", a.Duration.Round(time.Millisecond).String(), "state", e.Job.State, "error", a.Error)
+	if e.Settlement.Flagged {
+		s.log.ErrorContext(ctx, "job was interrupted again and again: it does not fit between two deploys; use --drain wait, an agent, or a detached run",
+			"job", a.Job, "class", a.Class, "interruptions", e.Settlement.Interruptions)
+	}
+	if e.Job.State.Final() {
+		s.hub.finished(a.Job)
+	}
+	s.bell.Ring(a.Lane)
+}
+
+// Rings wakes the worker of this process; see Doorbell.
+func (s *Service) Rings() <-chan struct{} { return s.bell.Rings() }
+
+// Nudges asks the worker of this process to beat now, because a cancel waits for
+// it in the beat's answer.
+func (s *Service) Nudges() <-chan struct{} { return s.nudges }
+
+func (s *Service) nudge() {
+	select {
+	case s.nudges <- struct{}{}:
+	default: // it is asked already
+	}
+}
+
+// pruneBatch bounds one deleting transaction.
+const pruneBatch = 500
+
+// Prune deletes finished jobs and run log rows that are older than their
+// retention, in small batches, until none is left or ctx ends.
+func (s *Service) Prune(ctx context.Context, now time.Time) error {
+	for ctx.Err() == nil {
+		n, err := s.store.Prune(ctx, now.Add(-s.opts.KeepJobs), now.Add(-s.opts.KeepRunLog), pruneBatch)
+		if err != nil {
+			return err
+		}
+		if n < pruneBatch {
+			return nil
+		}
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,193 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+)
+
+type attemptRow struct {
+	Job             string                 `db:"job_id"`
+	Number          int                    `db:"number"`
+	Token           string                 `db:"token"`
+	Class           string                 `db:"class"`
+	Lane            string                 `db:"lane"`
+	RouteReason     string                 `db:"route_reason"`
+	RouteWanted     string                 `db:"route_wanted"`
+	Units           dbJSON[lanegate.Units] `db:"units"`
+	Fingerprint     string                 `db:"fingerprint"`
+	Worker          string                 `db:"worker"`
+	Verification    string                 `db:"verification"`
+	Detached        bool                   `db:"detached"`
+	HeartbeatBy     dbTime                 `db:"heartbeat_by"`
+	CancelRequested bool                   `db:"cancel_requested"`
+	ReadyAt         dbTime                 `db:"ready_at"`
+	StartedAt       dbTime                 `db:"started_at"`
+	EndedAt         dbTime                 `db:"ended_at"`
+	Outcome         *lanegate.Outcome      `db:"outcome"`
+	Duration        time.Duration          `db:"duration"`
+	Estimated       bool                   `db:"estimated"`
+	Error           string                 `db:"error"`
+	ExitCode        *int                   `db:"exit_code"`
+	Signal          string                 `db:"signal"`
+	Status          int                    `db:"status"`
+}
+
+const attemptColumns = `job_id, number, token, class, lane, route_reason, route_wanted, units, fingerprint, worker, verification,
+       detached, heartbeat_by, cancel_requested, ready_at, started_at, ended_at, outcome, duration, estimated,
+       error, exit_code, signal, status`
+
+func (r attemptRow) attempt() lanegate.Attempt {
+	a := lanegate.Attempt{
+		Job: r.Job, Number: r.Number, Token: r.Token, Class: r.Class, Lane: r.Lane,
+		Route: lanegate.Route{Lane: r.Lane, Reason: r.RouteReason, Wanted: r.RouteWanted},
+		Units: r.Units.v, Fingerprint: r.Fingerprint, Worker: r.Worker, Verification: r.Verification,
+		Detached: r.Detached, HeartbeatBy: r.HeartbeatBy.ptr(), CancelRequested: r.CancelRequested,
+		ReadyAt: r.ReadyAt.t, StartedAt: r.StartedAt.t, EndedAt: r.EndedAt.ptr(),
+		Duration: r.Duration, Estimated: r.Estimated,
+		Error: r.Error, ExitCode: r.ExitCode, Signal: r.Signal, Status: r.Status,
+	}
+	if r.Outcome != nil {
+		a.Outcome = *r.Outcome
+	}
+	return a
+}
+
+// EndAttempt implements service.Store.
+func (s *Store) EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.Ending) (service.Ended, error) {
+	var ended service.Ended
+	err := s.group.do(ctx, &item{
+		jobs: []string{f.Job},
+		run: func(t *tx) (err error) {
+			ended, err = t.endAttempt(f, e, false)
+			return err
+		},
+	})
+	switch {
+	case err == nil:
+		return ended, nil
+	case errors.Is(err, lanegate.ErrOutcomeUnknown):
+		err = errUnconfirmed.Because(err)
+	}
+	return service.Ended{}, err
+}
+
+const (
+	sqlEndAttempt = `
+UPDATE attempts SET outcome = $1, ended_at = $2, duration = $3, estimated = $4, error = $5, exit_code = $6, signal = $7, status = $8
+ WHERE job_id = $9 AND number = $10 AND token = $11 AND outcome IS NULL
+RETURNING ` + attemptColumns
+	sqlSaveResult = `
+INSERT INTO job_results (job_id, result)
+VALUES ($1, $2)
+    ON CONFLICT (job_id) DO UPDATE SET result = excluded.result`
+	sqlInsertOutput = `
+INSERT INTO attempt_outputs (job_id, number, head, tail, bytes, dropped)
+VALUES ($1, $2, $3, $4, $5, $6)`
+)
+
+// endAttempt records an outcome: attempt, job, result, output and run log row,
+// all in t. (job, number, token) is the fence: once an attempt has an outcome,
+// every other writer matches no row and gets ErrLateWrite.
+func (t *tx) endAttempt(f lanegate.Fence, e lanegate.Ending, estimated bool) (service.Ended, error) {
+	var none service.Ended
+	job, err := t.lockJob(f.Job)
+	if errors.Is(err, lanegate.ErrJobNotFound) {
+		return none, lanegate.ErrLateWrite
+	} else if err != nil {
+		return none, err
+	}
+	e.Error = text(e.Error)
+	var row attemptRow
+	found, err := t.get(&row, sqlEndAttempt, e.Outcome, at(t.at), e.Duration, estimated, e.Error, e.ExitCode,
+		text(e.Signal), e.Status, f.Job, f.Number, f.Token)
+	if err != nil {
+		return none, fmt.Errorf("end attempt %d of job %s: %w", f.Number, f.Job, err)
+	}
+	if !found {
+		return none, lanegate.ErrLateWrite
+	}
+	settled, err := t.settle(&job, e)
+	if err != nil {
+		return none, err
+	}
+	if err := t.keepBytes(f, e); err != nil {
+		return none, err
+	}
+	if err := t.logRun(job, row); err != nil {
+		return none, err
+	}
+	return service.Ended{Attempt: row.attempt(), Job: job.job(), Settlement: settled}, nil
+}
+
+// settle moves the job to where the outcome leads by its class's policy; a class
+// that was deleted counts with the defaults. The job's place stays as it is.
+func (t *tx) settle(job *jobRow, e lanegate.Ending) (lanegate.Settlement, error) {
+	cfg, err := t.config()
+	if err != nil {
+		return lanegate.Settlement{}, err
+	}
+	class, _ := cfg.class(job.Class)
+	set := lanegate.Settle(job.job(), class.ClassSpec, e, t.s.jitter())
+	from := job.State
+	if err := job.move(set.Event); err != nil {
+		return set, err
+	}
+	job.Reason = set.Reason
+	job.Failures, job.Losses, job.Deferrals, job.Interruptions = set.Failures, set.Losses, set.Deferrals, set.Interruptions
+	if job.State.Final() {
+		job.FinishedAt = at(t.at)
+	} else {
+		t.requeue(job, at(t.at.Add(set.ReadyIn)))
+	}
+	if err := t.updateJob(*job, from); err != nil {
+		return set, fmt.Errorf("settle job %s: %w", job.ID, err)
+	}
+	return set, nil
+}
+
+// keepBytes stores the result, verbatim, and what the run printed.
+func (t *tx) keepBytes(f lanegate.Fence, e lanegate.Ending) error {
+	if e.Result != nil {
+		if err := t.one(sqlSaveResult, nil, f.Job, e.Result); err != nil {
+			return fmt.Errorf("keep the result of job %s: %w", f.Job, err)
+		}
+	}
+	if o := e.Output; o != (lanegate.Output{}) {
+		if err := t.one(sqlInsertOutput, nil, f.Job, f.Number, text(o.Head), text(o.Tail), o.Bytes, o.Dropped); err != nil {
+			return fmt.Errorf("keep the output of job %s: %w", f.Job, err)
+		}
+	}
+	return nil
+}
+
+const (
+	sqlInsertRun = `
+INSERT INTO run_log (job_id, attempt, class, lane, fingerprint, units, submitted_at, ready_at, started_at, ended_at,
+       duration, estimated, outcome, verification, source)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 'own')`
+	sqlNoteSuccess = `
+INSERT INTO class_successes (class, ended_at)
+VALUES ($1, $2)
+    ON CONFLICT (class) DO UPDATE SET
+       ended_at = CASE WHEN excluded.ended_at > class_successes.ended_at THEN excluded.ended_at ELSE class_successes.ended_at END`
+)
+
+// logRun writes the run log row of an attempt that has just ended.
+func (t *tx) logRun(job jobRow, a attemptRow) error {
+	if err := t.one(sqlInsertRun, nil, a.Job, a.Number, a.Class, a.Lane, a.Fingerprint, a.Units, job.SubmittedAt, a.ReadyAt,
+		a.StartedAt, a.EndedAt, a.Duration, a.Estimated, *a.Outcome, a.Verification); err != nil {
+		return fmt.Errorf("log attempt %d of job %s: %w", a.Number, a.Job, err)
+	}
+	if *a.Outcome != lanegate.Succeeded || a.Verification != "" {
+		return nil
+	}
+	if err := t.one(sqlNoteSuccess, nil, a.Class, a.EndedAt); err != nil {
+		return fmt.Errorf("note the success of class %s: %w", a.Class, err)
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lanegate/lanegate"
+)
+
+// dialect is everything the engines don't share. Adding one means filling this
+// struct and a folder of migrations.
+type dialect struct {
+	name string
+	// now fills {{now}}: the database's clock. NULL where clock takes its place.
+	now string
+	// lock fills {{lock}}: the row lock behind a SELECT; empty where a
+	// transaction is alone anyway.
+	lock string
+	// use fills {{use NAME}} behind a table: how to demand that index, with $1 for
+	// its name. SQLite without statistics prefers an equality on state to the
+	// narrow partial index, and then reads the whole backlog. Empty where the
+	// planner knows its data.
+	use string
+	// plain fills {{plain}} before a column: what keeps the planner from using it
+	// for an index, so that a list is read in its order and ends at its limit.
+	plain string
+	// clock is the process's clock where the database has none of its own to
+	// agree on (one process); nil otherwise.
+	clock func() time.Time
+	// heads reads the first $2 due jobs in line of each class in $1, a JSON list
+	// of names: one index seek per class, whatever the backlog. Columns: headRow.
+	heads string
+	// reads is how a transaction of the read pool is begun, so that all its reads
+	// see one state.
+	reads sql.TxOptions
+	// sort says what kind of failure a driver's error is; faultNone for errors
+	// that are not the driver's.
+	sort func(error) faultKind
+
+	resolved sync.Map // text with holes → text
+}
+
+var useHole = regexp.MustCompile(`\{\{use (\w+)\}\}`)
+
+// sql fills the holes of a statement.
+func (d *dialect) sql(q string) string {
+	if s, ok := d.resolved.Load(q); ok {
+		return s.(string)
+	}
+	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{plain}}", d.plain).Replace(q)
+	s = useHole.ReplaceAllString(s, d.use)
+	d.resolved.Store(q, s)
+	return s
+}
+
+// faultKind sorts what a database can answer instead of a result.
+type faultKind int
+
+const (
+	faultNone      faultKind = iota // not the database's
+	faultBug                        // a statement or a value of ours is wrong
+	faultDuplicate                  // a unique or primary key exists already
+	faultConflict                   // another transaction was in the way; nothing happened
+	faultAway                       // no answer, read-only, full, damaged
+)
+
+// faultError is a driver's error without the driver's type.
+type faultError struct {
+	kind faultKind
+	text string
+}
+
+func (f *faultError) Error() string { return f.text }
+
+// is says whether err is a fault of that kind.
+func (k faultKind) is(err error) bool {
+	f, ok := errors.AsType[*faultError](err)
+	return ok && f.kind == k
+}
+
+// mapped turns a driver's error into ours, keeping the context that callers
+// added as text; other errors pass unchanged. ctx is the caller's: when it has
+// ended, that is the answer.
+func (s *Store) mapped(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*lanegate.Error](err); ok {
+		return err
+	}
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	kind := s.d.sort(err)
+	switch {
+	case kind == faultNone && !ended:
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("%v: %w", err, ctx.Err())
+	case ended: // our own limit on a transaction
+		kind = faultAway
+	}
+	f := &faultError{kind: kind, text: err.Error()}
+	if kind == faultConflict || kind == faultAway {
+		return lanegate.ErrUnavailable.Because(f)
+	}
+	return f
+}

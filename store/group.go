@@ -1,0 +1,237 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lanegate/lanegate"
+)
+
+// maxGroup bounds how many items share one commit, so that the first of them
+// doesn't wait for a long tail.
+const maxGroup = 512
+
+// States of an item. Whoever moves it away from pending decides: the writer takes
+// it, or its caller gives it up.
+const (
+	itemPending int32 = iota
+	itemTaken
+	itemDropped
+)
+
+// item is one change that shares a commit with others.
+type item struct {
+	// What the item will lock, for engines where transactions run side by side.
+	classes []string
+	jobs    []string
+	// run makes the change and keeps its answer; it may run again when the
+	// transaction of the group has to be repeated.
+	run func(t *tx) error
+
+	state atomic.Int32
+	err   error         // written by the writer before done is closed
+	done  chan struct{} // closed by the writer
+}
+
+// group is group commit: one writer goroutine puts everything that came in while
+// the last commit ran into the next transaction. There is no timer: an item that
+// comes alone is committed alone, at once. Each answer comes after its own commit.
+type group struct {
+	s     *Store
+	queue chan *item
+
+	mu     sync.RWMutex // held shared while handing in, so that close is last
+	closed bool
+	ended  chan struct{}
+}
+
+func startGroup(s *Store, pending int) *group {
+	g := &group{s: s, queue: make(chan *item, pending), ended: make(chan struct{})}
+	go g.write()
+	return g
+}
+
+// close refuses new items and waits for those already handed in.
+func (g *group) close() {
+	g.mu.Lock()
+	if !g.closed {
+		g.closed = true
+		close(g.queue)
+	}
+	g.mu.Unlock()
+	<-g.ended
+}
+
+// do hands it in and waits for its commit. When ctx ends before the writer has
+// taken the item, the item is dropped and the answer is ctx's error; later the
+// answer is lanegate.ErrOutcomeUnknown, as the commit goes on.
+func (g *group) do(ctx context.Context, it *item) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	it.done = make(chan struct{})
+	if err := g.hand(it); err != nil {
+		return err
+	}
+	select {
+	case <-it.done:
+		return it.err
+	case <-ctx.Done():
+	}
+	if it.state.CompareAndSwap(itemPending, itemDropped) {
+		return ctx.Err()
+	}
+	select {
+	case <-it.done: // both were ready: the answer is known after all
+		return it.err
+	default:
+		return lanegate.ErrOutcomeUnknown.Because(ctx.Err())
+	}
+}
+
+func (g *group) hand(it *item) error {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.closed {
+		return lanegate.ErrUnavailable.Because(errors.New("the store is closed"))
+	}
+	select {
+	case g.queue <- it:
+		return nil
+	default:
+		return lanegate.ErrOverloaded
+	}
+}
+
+// write is the writer goroutine; it ends when the queue is closed and empty.
+func (g *group) write() {
+	defer close(g.ended)
+	for first := range g.queue {
+		items := g.gather(first)
+		if len(items) == 0 {
+			continue
+		}
+		if err := g.s.guarded(context.Background(), func() error { return g.commit(items) }); err != nil {
+			for _, it := range items {
+				it.err = err
+			}
+		}
+		for _, it := range items {
+			close(it.done)
+		}
+	}
+}
+
+// gather takes what waits in the queue, in the order it came, without the items
+// whose callers have left.
+func (g *group) gather(first *item) []*item {
+	var items []*item
+	take := func(it *item) {
+		if it.state.CompareAndSwap(itemPending, itemTaken) {
+			items = append(items, it)
+		}
+	}
+	take(first)
+	for len(items) < maxGroup {
+		select {
+		case it, ok := <-g.queue:
+			if !ok {
+				return items
+			}
+			take(it)
+		default:
+			return items
+		}
+	}
+	return items
+}
+
+// commit runs the items in one transaction. An item that fails fails alone. An
+// error of commit is the answer to all of them.
+func (g *group) commit(items []*item) error {
+	ctx := context.Background()
+	return g.s.retry(ctx, func() error {
+		err := g.s.once(ctx, func(t *tx) error { return g.run(t, items) })
+		if errors.Is(err, lanegate.ErrOutcomeUnknown) {
+			return lanegate.ErrOutcomeUnknown.Because(err)
+		}
+		return g.s.mapped(ctx, err)
+	}, "group commit")
+}
+
+func (g *group) run(t *tx, items []*item) error {
+	if err := t.lockAll(items); err != nil {
+		return err
+	}
+	if err := t.begin(sqlReadAdmission); err != nil {
+		return err
+	}
+	for _, it := range items {
+		err := t.savepoint("item", func() error { return it.run(t) })
+		if errors.Is(err, errTxLost) {
+			return err
+		}
+		it.err = g.s.mapped(context.Background(), err)
+		if faultConflict.is(it.err) {
+			return it.err // the whole group gives way and runs again
+		}
+	}
+	return nil
+}
+
+const (
+	sqlLockClass = `
+SELECT id
+  FROM job_classes
+ WHERE id = $1 {{lock}}`
+	sqlLockJob = `
+SELECT id
+  FROM jobs
+ WHERE id = $1 {{lock}}`
+)
+
+// lockAll locks what the items will touch in the order that holds everywhere:
+// classes by id, then jobs by id. Where transactions run one after the other
+// there is nothing to lock.
+func (t *tx) lockAll(items []*item) error {
+	if t.s.d.lock == "" {
+		return nil
+	}
+	var classes, jobs []string
+	for _, it := range items {
+		classes = append(classes, it.classes...)
+		jobs = append(jobs, it.jobs...)
+	}
+	for _, ids := range []struct {
+		sql string
+		ids []string
+	}{{sqlLockClass, classes}, {sqlLockJob, jobs}} {
+		slices.Sort(ids.ids)
+		for _, id := range slices.Compact(ids.ids) {
+			var got string
+			if _, err := t.get(&got, ids.sql, id); err != nil {
+				return fmt.Errorf("lock the group's rows: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// guarded runs fn and turns a panic into an internal error, logged with its stack.
+func (s *Store) guarded(ctx context.Context, fn func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.ErrorContext(ctx, "panic in a transaction", "panic", p, "stack", string(debug.Stack()))
+			err = &lanegate.Error{
+				Kind: lanegate.KindInternal, Code: "internal",
+				Message: "an internal fault; nothing was changed.", Err: fmt.Errorf("panic: %v", p),
+			}
+		}
+	}()
+	return fn()
+}

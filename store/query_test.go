@@ -1,0 +1,90 @@
+package store
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+)
+
+// plan returns SQLite's plan for a statement, one step a line.
+func plan(t *testing.T, s *Store, q string, args ...any) string {
+	t.Helper()
+	var steps []struct {
+		ID     int    `db:"id"`
+		Parent int    `db:"parent"`
+		Unused int    `db:"notused"`
+		Detail string `db:"detail"`
+	}
+	for len(args) < 5 {
+		args = append(args, nil)
+	}
+	if err := s.write.Select(&steps, "EXPLAIN QUERY PLAN "+s.d.sql(q), args...); err != nil {
+		t.Fatalf("%s: %v", q, err)
+	}
+	var lines []string
+	for _, step := range steps {
+		lines = append(lines, step.Detail)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// C73: no statement of the busy paths may read the backlog or the finished rows.
+func TestStatementsUseTheirIndexes(t *testing.T) {
+	s := newStore(t, Options{})
+	for name, c := range map[string]struct{ sql, want string }{
+		"heads":           {s.d.heads, "SEARCH h USING INDEX jobs_line_idx (class=?)"},
+		"ready":           {sqlListReady, "SEARCH jobs USING INDEX jobs_ready_idx (ready_at<?)"},
+		"next ready":      {sqlNextReady, "jobs_ready_idx"},
+		"ready heads":     {sqlListReadyHeads, "jobs_ready_idx (ready_at<?)"},
+		"in flight":       {sqlListInFlight, "SCAN attempts USING INDEX attempts_in_flight_idx"},
+		"held":            {sqlListHeld, "attempts_worker_idx (worker=?)"},
+		"running one":     {sqlFindRunning, "SEARCH jobs USING INDEX jobs_state_idx (state=? AND id=?)"},
+		"due one":         {sqlFindDue, "SEARCH jobs USING INDEX jobs_line_idx (class=?)"},
+		"waiting one":     {sqlFindWaiting, "SEARCH jobs USING INDEX jobs_line_idx (class=?)"},
+		"count of due":    {sqlCountDue, "USING COVERING INDEX jobs_line_idx"},
+		"count of others": {sqlCountWaiting, "USING COVERING INDEX jobs_ready_idx"},
+		"old jobs":        {sqlDeleteJobs, "jobs_finished_idx (finished_at<?)"},
+		"old keys":        {sqlDeleteKeys, "SEARCH idempotency_keys USING PRIMARY KEY (client=? AND key=?)"},
+		"old runs":        {sqlDeleteRuns, "run_log_ended_idx (ended_at<?)"},
+		"runs":            {sqlListRuns, "run_log_ended_idx (ended_at>? AND ended_at<?)"},
+		"runs of a class": {sqlListClassRuns, "run_log_class_ended_idx (class=? AND ended_at>? AND ended_at<?)"},
+		"history":         {sqlListHistory, "history_subject_idx (subject=? AND id<?)"},
+		"open job":        {sqlFindOpenJob, "SEARCH jobs USING INDEX jobs_state_idx (state=?)"},
+	} {
+		if got := plan(t, s, c.sql); !strings.Contains(got, c.want) {
+			t.Errorf("%s: plan\n%s\nlacks %q", name, got, c.want)
+		}
+	}
+}
+
+// Lists come in the order of their index and end at their limit.
+func TestListsAreReadInOrder(t *testing.T) {
+	s := newStore(t, Options{})
+	now := time.Now()
+	for name, c := range map[string]struct {
+		f    service.JobFilter
+		want string
+		sort bool
+	}{
+		"all":          {service.JobFilter{}, "sqlite_autoindex_jobs_1", false},
+		"next page":    {service.JobFilter{Before: "x"}, "sqlite_autoindex_jobs_1 (id<?)", false},
+		"one class":    {service.JobFilter{Classes: []string{"a"}, Before: "x"}, "jobs_class_idx (class=? AND id<?)", false},
+		"two classes":  {service.JobFilter{Classes: []string{"a", "b"}}, "sqlite_autoindex_jobs_1", false},
+		"one state":    {service.JobFilter{States: []lanegate.State{lanegate.StateFailed}}, "jobs_state_idx (state=?)", false},
+		"final states": {service.JobFilter{States: []lanegate.State{lanegate.StateFailed, lanegate.StateSkipped}}, "sqlite_autoindex_jobs_1", false},
+		"open states":  {service.JobFilter{States: []lanegate.State{lanegate.StateQueued, lanegate.StateRunning}}, "jobs_state_idx (state=?)", true},
+		"a lane":       {service.JobFilter{Lane: "serial", SubmittedFrom: &now}, "sqlite_autoindex_jobs_1", false},
+	} {
+		q, args := listJobs(c.f)
+		got := plan(t, s, q, args...)
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%s: plan\n%s\nlacks %q", name, got, c.want)
+		}
+		if sorts := strings.Contains(got, "TEMP B-TREE"); sorts != c.sort {
+			t.Errorf("%s: sorts: %v, want %v; plan\n%s", name, sorts, c.sort, got)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+	"github.com/lanegate/lanegate/worker/runner"
+)
+
+const (
+	// callTimeout bounds one call to the gateway. Calls run to their end even
+	// when a stop comes: an answer that is cut off may be a start nobody runs.
+	callTimeout = 8 * time.Second
+	// admitRetry spaces asks after a failed one.
+	admitRetry = time.Second
+)
+
+// admitLoop asks for work whenever something may have changed, until ctx ends.
+// It never asks for more than there are free slots now: nothing is prefetched.
+func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
+	next := time.NewTimer(0)
+	defer next.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-w.backend.Rings():
+		case <-next.C:
+		}
+		if ctx.Err() != nil { // several were ready and select chose another
+			return
+		}
+		wait := w.opts.Poll
+		switch due, err := w.admit(ctx); {
+		case errors.Is(err, lanegate.ErrWorkerGone):
+			w.log.ErrorContext(ctx, "this worker was declared dead; its runs are stopped and it starts anew", "worker", w.identity())
+			dead()
+			return
+		case err != nil:
+			if !failing { // one line per outage
+				w.log.ErrorContext(ctx, "asking for work failed; asking again every second", "err", err)
+			}
+			failing, wait = true, admitRetry
+		default:
+			if failing {
+				w.log.InfoContext(ctx, "asking for work works again")
+			}
+			failing = false
+			if due >= 0 {
+				wait = min(wait, due)
+			}
+		}
+		next.Reset(wait)
+	}
+}
+
+// admit asks once and starts what was granted. It returns how long until the
+// next job becomes due, negative when none is known.
+func (w *Worker) admit(ctx context.Context) (time.Duration, error) {
+	ask := w.ask()
+	if ask.Free == 0 && !ask.SerialFree {
+		return -1, nil // the next finish asks again
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	res, err := w.backend.Admit(call, ask)
+	if err != nil {
+		return -1, err
+	}
+	for _, g := range res.Grants {
+		w.start(ctx, g)
+	}
+	return res.NextDue, nil
+}
+
+func (w *Worker) identity() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.id
+}
+
+// ask counts the free local slots.
+func (w *Worker) ask() service.Ask {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ask := service.Ask{Worker: w.id, Free: w.opts.Slots, SerialFree: true}
+	for _, r := range w.runs {
+		if r.serial {
+			ask.SerialFree = false
+		} else {
+			ask.Free--
+		}
+	}
+	ask.Free = max(ask.Free, 0)
+	return ask
+}
+
+// start runs one grant in a goroutine of its own.
+func (w *Worker) start(ctx context.Context, g service.Grant) {
+	runCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	r := &run{fence: g.Attempt.Fence(), class: g.Job.Class, serial: g.Attempt.Lane == lanegate.LaneSerial, stop: stop}
+	w.mu.Lock()
+	w.runs[g.Job.ID] = r
+	w.mu.Unlock()
+	w.log.InfoContext(ctx, "job started", "job", g.Job.ID, "class", g.Job.Class, "attempt", g.Attempt.Number, "lane", g.Attempt.Lane)
+	w.wg.Go(func() {
+		defer stop(nil)
+		ending := w.execute(runCtx, g)
+		w.mu.Lock()
+		r.ended = true
+		w.mu.Unlock()
+		w.record(context.WithoutCancel(ctx), r.fence, ending)
+		w.mu.Lock()
+		delete(w.runs, g.Job.ID)
+		w.mu.Unlock()
+		w.poke()
+	})
+}
+
+// execute runs the attempt; a panic of ours ends it as failed, not the process.
+func (w *Worker) execute(ctx context.Context, g service.Grant) (ending lanegate.Ending) {
+	began := time.Now()
+	defer func() {
+		if p := recover(); p != nil {
+			w.log.ErrorContext(ctx, "panic in a runner", "job", g.Job.ID, "panic", p)
+			ending = lanegate.Ending{Outcome: lanegate.Failed, Error: "internal fault of the gateway's runner; see its log"}
+		}
+		if ending.Duration == 0 {
+			ending.Duration = time.Since(began)
+		}
+	}()
+	job := runner.Job{
+		ID: g.Job.ID, Attempt: g.Attempt.Number, Token: g.Attempt.Token, Class: g.Job.Class,
+		LogicalDate: g.Job.LogicalDate, Verification: g.Attempt.Verification, Payload: g.Payload,
+		Run: g.Class.Run, Timeout: g.Class.Timeout.Std(),
+	}
+	if g.Class.Run.Kind == lanegate.RunHTTP {
+		return w.opts.HTTP.Run(ctx, job, w.lease)
+	}
+	return w.opts.Exec.Run(ctx, job, w.lease)
+}
+
+// record writes an outcome, again and again until the database has taken or
+// refused it: an outcome that could not be written is kept, never dropped. Only
+// StopNow gives up, as the process must end then.
+func (w *Worker) record(ctx context.Context, f lanegate.Fence, e lanegate.Ending) {
+	for wait, tries := 100*time.Millisecond, 0; ; wait, tries = min(2*wait, 5*time.Second), tries+1 {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		_, err := w.backend.EndAttempt(call, f, e)
+		cancel()
+		switch {
+		case err == nil || errors.Is(err, lanegate.ErrLateWrite):
+			return // a late write was counted and logged by the service
+		case lanegate.KindOf(err) == lanegate.KindNotFound:
+			w.log.ErrorContext(ctx, "the job of a finished attempt is gone", "job", f.Job, "attempt", f.Number, "outcome", e.Outcome)
+			return
+		case tries == 0:
+			w.log.ErrorContext(ctx, "recording an outcome failed; it is kept and tried again", "job", f.Job, "attempt", f.Number, "outcome", e.Outcome, "err", err)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-w.hurry:
+			timer.Stop()
+			if tries >= hurriedTries {
+				w.log.ErrorContext(ctx, "giving up an outcome at the second stop signal; the attempt will be found lost", "job", f.Job, "attempt", f.Number, "outcome", e.Outcome)
+				return
+			}
+		}
+	}
+}
+
+// hurriedTries is how often an outcome is tried after StopNow before it is given up.
+const hurriedTries = 3

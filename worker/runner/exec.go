@@ -1,0 +1,167 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/lanegate/lanegate"
+)
+
+// ExecOptions configure an Exec.
+type ExecOptions struct {
+	Catalogue *Catalogue // required
+	Orphans   *Orphans   // required
+	// GuardPath is the command line that starts a guard (a process that calls
+	// GuardMain); by default this binary with the argument "guard".
+	GuardPath []string
+	// Grace is the time between TERM and KILL; DefaultGrace when zero.
+	Grace time.Duration
+	// RunsLock is a file whose flock every process of a run holds shared, so that
+	// whoever takes it exclusively knows that no run is left; "" for none.
+	RunsLock string
+	// WorkDir takes the runs' private directories with their payload files. It is
+	// created when missing and must belong to this user alone; by default it is
+	// lanegate-<uid> in the system's directory for temporary files.
+	WorkDir string
+	// Head and Tail are how many bytes of output are kept; DefaultKeep when zero.
+	Head, Tail int
+	// Stdout and Stderr, when set, get a live copy of what a run prints. A writer
+	// that blocks holds up the command.
+	Stdout, Stderr io.Writer
+	Logger         *slog.Logger // slog.Default when nil
+}
+
+// Exec runs commands of the catalogue, each under a guard. It is safe for
+// concurrent use.
+type Exec struct {
+	opts ExecOptions
+	// patience is how long a guard may stay silent beyond the grace while it
+	// should be ending its run; then it is killed.
+	patience time.Duration
+}
+
+// NewExec checks the options and prepares the work directory.
+func NewExec(o ExecOptions) (*Exec, error) {
+	if o.Catalogue == nil || o.Orphans == nil {
+		return nil, errors.New("runner: Exec needs a Catalogue and Orphans")
+	}
+	if len(o.GuardPath) == 0 {
+		// The link stays good when a deployment replaces or deletes the file.
+		o.GuardPath = []string{"/proc/self/exe", "guard"}
+	}
+	if !filepath.IsAbs(o.GuardPath[0]) {
+		return nil, fmt.Errorf("runner: the guard's path %q must be absolute", o.GuardPath[0])
+	}
+	if o.Grace == 0 {
+		o.Grace = DefaultGrace
+	}
+	if o.WorkDir == "" {
+		o.WorkDir = filepath.Join(os.TempDir(), "lanegate-"+strconv.Itoa(os.Geteuid()))
+	}
+	o.WorkDir = absolute(o.WorkDir)
+	if err := privateDir(o.WorkDir); err != nil {
+		return nil, fmt.Errorf("prepare the directory for payload files: %w", err)
+	}
+	if o.Head == 0 {
+		o.Head = DefaultKeep
+	}
+	if o.Tail == 0 {
+		o.Tail = DefaultKeep
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return &Exec{opts: o, patience: 10 * time.Second}, nil
+}
+
+// Run implements Runner for a run of kind exec.
+//
+// Exit code 0 is succeeded, 75 (EX_TEMPFAIL) deferred, anything else failed. A
+// command that was stopped by us is cancelled or interrupted even when it then
+// exits with 0, since many programs do that with their work half done; only a
+// cancelled one that exits with 0 counts as succeeded, because nobody would run
+// it again. When the guard was killed, the outcome is lost.
+//
+// A run that this host could not start for want of processes, descriptors or
+// disk is deferred: that is no failure of the job.
+func (e *Exec) Run(ctx context.Context, job Job, lease Lease) lanegate.Ending {
+	began := time.Now()
+	end := e.run(ctx, job, lease)
+	if end.Duration == 0 {
+		end.Duration = time.Since(began)
+	}
+	return end
+}
+
+func (e *Exec) run(ctx context.Context, job Job, lease Lease) lanegate.Ending {
+	name := job.Run.Command
+	command, ok := e.opts.Catalogue.Get(name)
+	if !ok {
+		// The catalogue was reloaded after the grant; the next grant knows better.
+		return lanegate.Ending{Outcome: lanegate.Interrupted, Error: notInCatalogue(name)}
+	}
+	var lock *os.File
+	if e.opts.RunsLock != "" {
+		var err error
+		if lock, err = lockRuns(ctx, e.opts.RunsLock); err != nil {
+			if ctx.Err() != nil {
+				return stopped(reasonOf(context.Cause(ctx)), "nothing was started")
+			}
+			return troubled("lock "+e.opts.RunsLock, err)
+		}
+		defer lock.Close()
+	}
+	dir, err := newScratch(e.opts.WorkDir, job.Payload)
+	if err != nil {
+		return troubled("write the payload file", err)
+	}
+	defer func() {
+		if err := dir.remove(); err != nil {
+			e.opts.Logger.WarnContext(ctx, "payload directory not removed", "job", job.ID, "attempt", job.Attempt, "err", err)
+		}
+	}()
+	p, err := command.resolve(name, job, dir.file)
+	if err != nil {
+		fault, ok := errors.AsType[*planFault](err)
+		return lanegate.Ending{Outcome: lanegate.Failed, Permanent: ok && fault.permanent, Error: err.Error()}
+	}
+
+	// Subscribed before the deadline is read: no renewal falls in between.
+	renewed, unsubscribe := lease.Subscribe()
+	defer unsubscribe()
+	spec := e.spec(p, job, dir, lock != nil)
+	if deadline, fenced := lease.Deadline(); fenced {
+		spec.Deadline = max(deadline, 1)
+		if Boottime() >= deadline-e.opts.Grace {
+			return stopped(reasonFenced, "nothing was started")
+		}
+	}
+	if ctx.Err() != nil {
+		return stopped(reasonOf(context.Cause(ctx)), "nothing was started")
+	}
+	r, err := e.launch(job, spec, dir, lock)
+	if err != nil {
+		return troubled("start its guard", err)
+	}
+	if lock != nil {
+		lock.Close() // the guard has it
+	}
+	dir.release()
+	r.follow(ctx, lease, renewed)
+	state := r.settle(ctx)
+	return r.ending(p, state)
+}
+
+func (e *Exec) spec(p plan, job Job, dir *scratch, locked bool) guardSpec {
+	return guardSpec{
+		Path: []byte(p.path), Argv: texts(p.argv), Env: texts(p.environ()), Dir: []byte(p.dir),
+		Grace: e.opts.Grace, Timeout: job.Timeout, Locked: locked, Scratch: []byte(dir.dir),
+	}
+}

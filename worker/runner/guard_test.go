@@ -1,0 +1,516 @@
+package runner
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lanegate/lanegate"
+)
+
+// gateway is a helper process that plays a gateway with one run.
+type gateway struct {
+	child *Child
+	out   *os.File
+	dir   string
+}
+
+func startGateway(t *testing.T, spec gatewaySpec) *gateway {
+	t.Helper()
+	if spec.Dir == "" {
+		spec.Dir = t.TempDir()
+	}
+	spec.Exe = selfExe(t)
+	if spec.Grace == 0 {
+		spec.Grace = testGrace
+	}
+	spec.Script = strings.ReplaceAll(spec.Script, "$PIDS", filepath.Join(spec.Dir, "pids"))
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := newOrphans(t).Start(func() (*os.Process, error) {
+		return os.StartProcess(spec.Exe, []string{spec.Exe, "gateway", mustJSON(t, spec)}, &os.ProcAttr{
+			Env: os.Environ(), Files: []*os.File{nil, w, os.Stderr}, Sys: &unix.SysProcAttr{Setpgid: true},
+		})
+	})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gateway{child: child, out: r, dir: spec.Dir}
+	t.Cleanup(func() {
+		_ = child.Kill()
+		_, _ = child.Wait()
+		r.Close()
+	})
+	return g
+}
+
+func (g *gateway) pids(t *testing.T, n int) []int {
+	return readPIDs(t, filepath.Join(g.dir, "pids"), n)
+}
+
+func (g *gateway) signal(t *testing.T, sig unix.Signal) {
+	t.Helper()
+	if err := g.child.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ending reads what the gateway prints about its run.
+func (g *gateway) ending(t *testing.T) lanegate.Ending {
+	t.Helper()
+	if err := g.out.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	var end lanegate.Ending
+	if err := json.NewDecoder(g.out).Decode(&end); err != nil {
+		t.Fatal("the gateway said nothing about its run: ", err)
+	}
+	return end
+}
+
+// tree writes the ids of three processes: the command, a child in a session of
+// its own, and a daemon whose parent is gone.
+const tree = `echo $$ > $PIDS
+setsid sh -c 'echo $$ >> $PIDS; exec sleep 600' &
+(setsid sh -c 'sh -c "echo \$\$ >> $PIDS; exec sleep 600" &' &)
+sleep 600`
+
+func eventuallyGone(t *testing.T, pids []int) {
+	t.Helper()
+	for _, pid := range pids {
+		eventually(t, "the end of process "+strconv.Itoa(pid), func() bool { return !alive(pid) })
+	}
+}
+
+func TestGuardEndsTheRunOfAKilledGateway(t *testing.T) {
+	for _, tt := range []struct{ name, script string }{
+		{"all obedient", tree},
+		{"all deaf", `trap '' TERM; ` + tree},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := startGateway(t, gatewaySpec{Script: tt.script, Unfenced: true})
+			pids := g.pids(t, 3)
+			if unlocked(t, g.dir+"/runs") {
+				t.Fatal("the runs lock is free while a run is alive")
+			}
+			g.signal(t, unix.SIGKILL)
+			eventually(t, "the runs lock to come free", func() bool { return unlocked(t, g.dir+"/runs") })
+			wantGone(t, pids...) // the lock vouches for that
+			eventually(t, "the payload to be removed", func() bool {
+				entries, err := os.ReadDir(g.dir + "/work")
+				return err == nil && len(entries) == 0
+			})
+		})
+	}
+}
+
+// A signal to the gateway's whole process group, as a terminal or a supervisor
+// sends it, reaches neither guard nor command.
+func TestGuardIsOutOfTheGatewaysGroup(t *testing.T) {
+	g := startGateway(t, gatewaySpec{Script: `echo $$ > $PIDS; while ! [ -e $PIDS.go ]; do sleep 0.02; done`, Unfenced: true})
+	pid := g.pids(t, 1)[0]
+	guard := guardOf(t, pid)
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP} {
+		if err := unix.Kill(guard, sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group, err := unix.Getpgid(guard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if group == g.child.Pid || group != guard {
+		t.Errorf("the guard's group is %d, the gateway's %d", group, g.child.Pid)
+	}
+	if err := os.WriteFile(g.dir+"/pids.go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantOutcome(t, g.ending(t), lanegate.Succeeded)
+}
+
+func TestKilledGuardLeavesNothing(t *testing.T) {
+	for _, tt := range []struct{ name, script string }{
+		{"all obedient", tree},
+		{"all deaf", `trap '' TERM; ` + tree},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := newScript(t, tt.script)
+			r := e.start(t, t.Context(), Unfenced, nil)
+			pids := readPIDs(t, r.pids, 3)
+			if err := unix.Kill(guardOf(t, pids[0]), unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			end := r.wait(t)
+			wantOutcome(t, end, lanegate.Lost)
+			if !strings.Contains(end.Error, "guard process was killed") {
+				t.Errorf("error %q", end.Error)
+			}
+			wantGone(t, pids...)
+			wantUnlocked(t, e.opts.RunsLock)
+			wantEmpty(t, e.opts.WorkDir)
+		})
+	}
+}
+
+// While one guard's leavings are cleared away, other runs start and go on.
+func TestKilledGuardDoesNotDisturbOthers(t *testing.T) {
+	victim := newScript(t, tree)
+	r := victim.start(t, t.Context(), Unfenced, nil)
+	pids := readPIDs(t, r.pids, 3)
+	others := make(chan lanegate.Ending)
+	const runs = 12
+	other := newExec(t, shell("sleep 0.1"), nil)
+	for range runs {
+		go func() { others <- other.Run(t.Context(), newJob(), Unfenced) }()
+	}
+	if err := unix.Kill(guardOf(t, pids[0]), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	wantOutcome(t, r.wait(t), lanegate.Lost)
+	wantGone(t, pids...)
+	for range runs {
+		wantOutcome(t, <-others, lanegate.Succeeded)
+	}
+}
+
+// A guard that somebody stopped is killed in the end; what it was asked to do holds.
+func TestFrozenGuardIsKilled(t *testing.T) {
+	e := newScript(t, tree)
+	e.patience = 2 * time.Second
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r := e.start(t, ctx, Unfenced, nil)
+	pids := readPIDs(t, r.pids, 3)
+	if err := unix.Kill(guardOf(t, pids[0]), unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	cancel(ErrCancelled)
+	end := r.wait(t)
+	wantOutcome(t, end, lanegate.Cancelled)
+	if !strings.Contains(end.Error, "did not answer") {
+		t.Errorf("error %q", end.Error)
+	}
+	wantGone(t, pids...)
+}
+
+func TestFenceEndsTheRunBeforeTheDeadline(t *testing.T) {
+	for _, tt := range []struct{ name, script, signal string }{
+		{"obedient", `echo $$ > $PIDS; exec sleep 600`, "SIGTERM"},
+		{"deaf", `trap '' TERM; echo $$ > $PIDS; while :; do sleep 0.05; done`, "SIGKILL"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := newScript(t, tt.script)
+			e.opts.Grace = time.Second
+			clock := NewLeaseClock()
+			deadline := Boottime() + 2*time.Second
+			clock.Renew(deadline)
+			end := e.start(t, t.Context(), clock, nil).wait(t)
+			if now := Boottime(); now > deadline {
+				t.Errorf("the run ended %v after its deadline", now-deadline)
+			}
+			wantOutcome(t, end, lanegate.Interrupted)
+			if end.Signal != tt.signal || !strings.Contains(end.Error, "lease") {
+				t.Errorf("signal %q, error %q", end.Signal, end.Error)
+			}
+		})
+	}
+}
+
+func TestRenewalsKeepTheRunAlive(t *testing.T) {
+	e := newScript(t, `echo $$ > $PIDS; while ! [ -e $PIDS.go ]; do sleep 0.02; done`)
+	clock := NewLeaseClock()
+	clock.Renew(Boottime() + 2*time.Second)
+	first, _ := clock.Deadline()
+	r := e.start(t, t.Context(), clock, nil)
+	eventually(t, "the first deadline to pass", func() bool {
+		clock.Renew(Boottime() + 2*time.Second)
+		return Boottime() > first
+	})
+	if err := os.WriteFile(r.pids+".go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantOutcome(t, r.wait(t), lanegate.Succeeded)
+}
+
+func TestNothingStartsUnderAnOldLease(t *testing.T) {
+	for name, left := range map[string]time.Duration{"over": -time.Second, "within the grace": testGrace / 2} {
+		t.Run(name, func(t *testing.T) {
+			e := newScript(t, `echo $$ > $PIDS`)
+			clock := NewLeaseClock()
+			clock.Renew(Boottime() + left)
+			wantOutcome(t, e.Run(t.Context(), newJob(), clock), lanegate.Interrupted)
+			if _, err := os.Stat(e.pidFile()); err == nil {
+				t.Error("the command was started")
+			}
+		})
+	}
+	t.Run("never renewed", func(t *testing.T) {
+		e := newScript(t, `echo $$ > $PIDS`)
+		wantOutcome(t, e.Run(t.Context(), newJob(), NewLeaseClock()), lanegate.Interrupted)
+	})
+}
+
+// A gateway that is stopped (SIGSTOP, a debugger, swapping) renews nothing: the
+// guard ends the run without it, and also enforces the time limit.
+func TestGuardActsWhileTheGatewayIsFrozen(t *testing.T) {
+	g := startGateway(t, gatewaySpec{Script: tree, Lease: 1500 * time.Millisecond, Beat: 50 * time.Millisecond})
+	pids := g.pids(t, 3)
+	g.signal(t, unix.SIGSTOP)
+	stopped := Boottime()
+	eventuallyGone(t, pids)
+	// What was in the pipe at the stop may have moved the deadline, by no more than the lease.
+	if took := Boottime() - stopped; took > 3*time.Second {
+		t.Errorf("the run outlived its lease: gone %v after the last renewal", took)
+	}
+	g.signal(t, unix.SIGCONT)
+	end := g.ending(t)
+	wantOutcome(t, end, lanegate.Interrupted)
+	if !strings.Contains(end.Error, "lease") {
+		t.Errorf("error %q", end.Error)
+	}
+}
+
+// rawGuard is a guard whose pipes the test holds itself.
+type rawGuard struct {
+	child   *Child
+	control *os.File
+	reports *bufio.Reader
+}
+
+func startRawGuard(t *testing.T) *rawGuard {
+	t.Helper()
+	pipes, err := openPipes(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe := selfExe(t)
+	child, err := newOrphans(t).Start(func() (*os.Process, error) {
+		return os.StartProcess(exe, []string{exe, "guard"}, &os.ProcAttr{
+			Env: []string{}, Files: []*os.File{nil, nil, os.Stderr, pipes[0].r, pipes[1].w}, Sys: &unix.SysProcAttr{Setsid: true},
+		})
+	})
+	closeAll([]*os.File{pipes[0].r, pipes[1].w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		closeAll([]*os.File{pipes[0].w, pipes[1].r})
+		_, _ = child.Wait()
+	})
+	return &rawGuard{child: child, control: pipes[0].w, reports: bufio.NewReader(pipes[1].r)}
+}
+
+func (g *rawGuard) order(t *testing.T, o guardOrder) {
+	t.Helper()
+	if _, err := io.WriteString(g.control, mustJSON(t, o)+"\n"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (g *rawGuard) next(t *testing.T) guardReport {
+	t.Helper()
+	line, err := g.reports.ReadBytes('\n')
+	if err != nil {
+		t.Fatal("no report: ", err)
+	}
+	var r guardReport
+	if err := json.Unmarshal(line, &r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func rawSpec(t *testing.T, script string) guardSpec {
+	t.Helper()
+	path, err := lookProgram("sh", "/", defaultPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guardSpec{
+		Path: []byte(path), Argv: texts([]string{"sh", "-c", script}), Env: texts([]string{"PATH=" + defaultPath}),
+		Dir: []byte("/"), Grace: testGrace,
+	}
+}
+
+func (g *rawGuard) signal(t *testing.T, sig unix.Signal) {
+	t.Helper()
+	if err := g.child.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (g *rawGuard) waitStopped(t *testing.T) {
+	t.Helper()
+	eventually(t, "the guard to be stopped", func() bool {
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(g.child.Pid) + "/stat")
+		return err == nil && strings.Contains(string(text), ") T ")
+	})
+}
+
+// freeze stops the guard and lets the deadline pass before it goes on.
+func (g *rawGuard) freezeUntil(t *testing.T, instant time.Duration) {
+	t.Helper()
+	g.signal(t, unix.SIGSTOP)
+	g.waitStopped(t)
+	eventually(t, "the deadline to pass", func() bool { return Boottime() > instant })
+	g.signal(t, unix.SIGCONT)
+}
+
+func TestGuardWokenAfterTheDeadlineStartsNothing(t *testing.T) {
+	g := startRawGuard(t)
+	marker := filepath.Join(t.TempDir(), "started")
+	spec := rawSpec(t, "touch "+marker)
+	spec.Deadline = Boottime() + testGrace + 500*time.Millisecond
+	g.signal(t, unix.SIGSTOP)
+	g.waitStopped(t)
+	g.order(t, guardOrder{Spec: &spec})
+	eventually(t, "the deadline to pass", func() bool { return Boottime() > spec.Deadline })
+	g.signal(t, unix.SIGCONT)
+	if r := g.next(t); r.Event != eventStarting {
+		t.Errorf("report %+v", r)
+	}
+	if r := g.next(t); r.Event != eventRefused || r.Reason != reasonFenced {
+		t.Errorf("report %+v, want a refusal", r)
+	}
+	if _, err := g.reports.ReadByte(); err != io.EOF {
+		t.Errorf("more reports follow, or %v", err)
+	}
+	if _, err := os.Stat(marker); err == nil {
+		t.Error("the command was started")
+	}
+}
+
+func TestGuardWokenAfterTheDeadlineKillsAtOnce(t *testing.T) {
+	g := startRawGuard(t)
+	spec := rawSpec(t, "trap '' TERM; while :; do sleep 0.05; done")
+	spec.Grace = 3 * time.Second // not waited for once the deadline has passed
+	spec.Deadline = Boottime() + spec.Grace + 700*time.Millisecond
+	g.order(t, guardOrder{Spec: &spec})
+	var command int
+	for _, want := range []guardEvent{eventStarting, eventStarted} {
+		r := g.next(t)
+		if r.Event != want {
+			t.Fatalf("report %+v, want %s", r, want)
+		}
+		command = r.PID
+	}
+	// Frozen over the instant of TERM, the guard sends it as soon as it wakes. Its
+	// gateway being gone as well must not give the command more than that.
+	g.freezeUntil(t, spec.Deadline-spec.Grace)
+	if r := g.next(t); r.Event != eventEnding || r.Reason != reasonFenced {
+		t.Errorf("report %+v, want the end to begin", r)
+	}
+	if !alive(command) {
+		t.Error("a deaf command was killed before its time")
+	}
+	g.freezeUntil(t, spec.Deadline)
+	woken := time.Now()
+	if r := g.next(t); r.Event != eventExited || r.Signal != unix.SIGKILL || r.Reason != reasonFenced {
+		t.Errorf("report %+v, want an exit by KILL", r)
+	}
+	if took := time.Since(woken); took > 2*time.Second {
+		t.Errorf("KILL came %v after waking", took)
+	}
+	if r := g.next(t); r.Event != eventEnded {
+		t.Errorf("report %+v", r)
+	}
+}
+
+func TestGuardTimeoutCountsWhileItIsFrozen(t *testing.T) {
+	g := startRawGuard(t)
+	spec := rawSpec(t, "exec sleep 600")
+	spec.Timeout = 300 * time.Millisecond
+	g.order(t, guardOrder{Spec: &spec})
+	g.next(t)
+	g.next(t)
+	g.freezeUntil(t, Boottime()+2*spec.Timeout)
+	g.next(t)
+	if r := g.next(t); r.Event != eventExited || r.Reason != reasonTimedOut {
+		t.Errorf("report %+v, want a time-out", r)
+	}
+}
+
+func TestGuardIgnoresNonsense(t *testing.T) {
+	for name, text := range map[string]string{"nothing": "", "no spec": `{"stop":"cancelled"}`, "rubbish": "hello\n"} {
+		t.Run(name, func(t *testing.T) {
+			g := startRawGuard(t)
+			if _, err := io.WriteString(g.control, text); err != nil {
+				t.Fatal(err)
+			}
+			g.control.Close()
+			state, err := g.child.Wait()
+			if err != nil || state.ExitCode() != 2 {
+				t.Errorf("%v, %v; want exit code 2", state, err)
+			}
+		})
+	}
+}
+
+// A person who tries the hidden command gets an explanation.
+func TestGuardIsNotForPeople(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	exe := selfExe(t)
+	child, err := newOrphans(t).Start(func() (*os.Process, error) {
+		return os.StartProcess(exe, []string{exe, "guard"}, &os.ProcAttr{Files: []*os.File{nil, nil, w}})
+	})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := child.Wait()
+	if err != nil || state.ExitCode() != 2 || !strings.Contains(string(text), "not for people") {
+		t.Errorf("%v, %v: %q", state, err, text)
+	}
+}
+
+// The guard catches signals; were they ignored, its command would ignore them too.
+func TestCommandStartsWithDefaultSignals(t *testing.T) {
+	e := newExec(t, Command{Argv: []string{selfExe(t), "signals"}}, nil)
+	end := e.Run(t.Context(), newJob(), Unfenced)
+	wantOutcome(t, end, lanegate.Succeeded)
+	if end.Output.Head != "" {
+		t.Errorf("the command ignores signals:\n%s", end.Output.Head)
+	}
+}
+
+// The runs lock's descriptor must not sit where scripts redirect by number.
+func TestScriptsDoNotCloseTheRunsLock(t *testing.T) {
+	e := newScript(t, `exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; echo $$ > $PIDS; ls -l /proc/$$/fd; exec sleep 600`)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r := e.start(t, ctx, Unfenced, nil)
+	pid := readPIDs(t, r.pids, 1)[0]
+	held := false
+	entries, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if target, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/fd/" + entry.Name()); err == nil && target == e.opts.RunsLock {
+			held = true
+		}
+	}
+	if !held {
+		t.Error("the command does not hold the runs lock")
+	}
+	cancel(ErrCancelled)
+	wantOutcome(t, r.wait(t), lanegate.Cancelled)
+}
