@@ -65,14 +65,15 @@ const (
 // ClassSpec is the part of a class that people declare: the body of
 // PUT /job-classes/{id} and an entry under classes in the config file.
 type ClassSpec struct {
-	Description   string   `json:"description,omitempty" yaml:"description,omitempty"`
-	Run           Run      `json:"run" yaml:"run"`
-	SerialBecause string   `json:"serial_because,omitempty" yaml:"serial_because,omitempty"`
-	Units         Units    `json:"units,omitempty" yaml:"units,omitempty" swaggertype:"object,integer"`
-	Timeout       Duration `json:"timeout,omitzero" yaml:"timeout,omitempty" swaggertype:"string" example:"2h"`
-	WarnAfter     Duration `json:"warn_after,omitzero" yaml:"warn_after,omitempty" swaggertype:"string" example:"2h"`
-	MaxAttempts   int      `json:"max_attempts,omitempty" yaml:"max_attempts,omitempty" example:"1"`
-	Backoff       *Backoff `json:"backoff,omitempty" yaml:"backoff,omitempty"`
+	Description   string `json:"description,omitempty" yaml:"description,omitempty"`
+	Run           Run    `json:"run" yaml:"run"`
+	SerialBecause string `json:"serial_because,omitempty" yaml:"serial_because,omitempty"`
+	// Units: nil is left out; an empty map is a declaration and must stay.
+	Units       Units    `json:"units,omitzero" yaml:"units,omitempty" swaggertype:"object,integer"`
+	Timeout     Duration `json:"timeout,omitzero" yaml:"timeout,omitempty" swaggertype:"string" example:"2h"`
+	WarnAfter   Duration `json:"warn_after,omitzero" yaml:"warn_after,omitempty" swaggertype:"string" example:"2h"`
+	MaxAttempts int      `json:"max_attempts,omitempty" yaml:"max_attempts,omitempty" example:"1"`
+	Backoff     *Backoff `json:"backoff,omitempty" yaml:"backoff,omitempty"`
 	// Repeatable: may a cut-off run be started again? nil: exec and agent yes, the others no.
 	Repeatable  *bool    `json:"repeatable,omitempty" yaml:"repeatable,omitempty"`
 	Overlap     Overlap  `json:"overlap,omitempty" yaml:"overlap,omitempty" enums:"queue,skip,coalesce"`

@@ -125,14 +125,15 @@ func starts(d Decision) []string {
 func waits(d Decision) []string {
 	var out []string
 	for _, w := range d.Waits {
-		s := w.Job + ":"
+		var s strings.Builder
+		s.WriteString(w.Job + ":")
 		for _, r := range w.Reasons {
-			s += " " + r.String()
+			s.WriteString(" " + r.String())
 			if len(r.Jobs) > 0 {
-				s += "[" + strings.Join(r.Jobs, " ") + "]"
+				s.WriteString("[" + strings.Join(r.Jobs, " ") + "]")
 			}
 		}
-		out = append(out, s)
+		out = append(out, s.String())
 	}
 	return out
 }

@@ -135,13 +135,7 @@ func (o *oracle) reserve(name string) int {
 			promoted = u
 		}
 	}
-	r := o.capacity(name) - promoted
-	if serial < r {
-		r = serial
-	}
-	if r < 0 {
-		r = 0
-	}
+	r := max(min(serial, o.capacity(name)-promoted), 0)
 	return r
 }
 
@@ -278,12 +272,7 @@ func servesLane(w Worker, lane string) bool {
 	if w.Lanes == nil {
 		return true
 	}
-	for _, l := range w.Lanes {
-		if l == lane {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(w.Lanes, lane)
 }
 
 func hasCommand(w Worker, c lanegate.Class) bool {

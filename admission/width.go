@@ -50,9 +50,9 @@ type Change struct {
 	Before, After int
 }
 
-// Widths is the arithmetic of DESIGN section 5 for every lane in lanes, and for
-// serial, by name. The smallest result over the resources that a lane's classes
-// use is its width; 1 when they use none, or when it has no classes.
+// Widths computes every lane in lanes, and serial, by name. An auto lane's width
+// is the smallest Result of its Sums, at least 1; 1 too when its classes use no
+// resource, or when it has no classes.
 //
 // Several auto lanes share what the explicit lanes leave in a fixed order:
 // parallel first, then by name. Each counts the auto lanes before it with the
@@ -95,7 +95,7 @@ func Widths(lanes []lanegate.Lane, classes []lanegate.Class, resources []lanegat
 //	min(largest units of an unpaused serial class, capacity − largest units of a promoted class), ≥ 0
 //
 // so that a flood of parallel jobs never blocks serial, and serial's largest
-// class never shuts out a promoted one. Source: DESIGN section 5.
+// class never shuts out a promoted one.
 func Reserve(resource lanegate.Resource, classes []lanegate.Class) int {
 	serial, promoted := 0, 0
 	for i := range classes {

@@ -22,7 +22,6 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
-	"github.com/lanegate/lanegate/openapi"
 	"github.com/lanegate/lanegate/service"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -68,6 +67,7 @@ type API struct {
 	submits chan struct{} // one token per submission in work
 	metrics *metrics
 	keys    keyring
+	pages   pages
 }
 
 // route is one line of the route table.
@@ -121,9 +121,9 @@ func (a *API) routes() []route {
 		{"GET", "/healthz", RolePublic, a.healthz},
 		{"GET", "/metrics", RoleView, a.serveMetrics},
 		{"GET", "/", RolePublic, a.index},
-		{"GET", "/openapi.json", RolePublic, fromHandler(openapi.Spec())},
-		{"GET", "/docs", RolePublic, fromHandler(openapi.Docs())},
-		{"GET", "/docs/{file}", RolePublic, fromHandler(openapi.Docs())},
+		{"GET", "/openapi.json", RolePublic, a.spec},
+		{"GET", "/docs", RolePublic, a.docs},
+		{"GET", "/docs/{file}", RolePublic, a.docsFile},
 	}
 }
 
@@ -149,7 +149,7 @@ func New(o Options) http.Handler {
 	}
 	a := &API{
 		o: o, svc: o.Service, log: o.Log, submits: make(chan struct{}, o.Submits),
-		metrics: newMetrics(o.Registry), keys: newKeyring(o.Tokens),
+		metrics: newMetrics(o.Registry), keys: newKeyring(o.Tokens), pages: newPages(),
 	}
 	return a.router()
 }
@@ -167,14 +167,6 @@ func (a *API) router() chi.Router {
 		}
 	}
 	return r
-}
-
-// fromHandler adapts a handler that writes its own answers.
-func fromHandler(h http.Handler) func(http.ResponseWriter, *http.Request) error {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		h.ServeHTTP(w, r)
-		return nil
-	}
 }
 
 // Server time limits. The body's is set by the decoder, as some answers stream for longer.

@@ -149,6 +149,9 @@ func writeProblem(w http.ResponseWriter, status int, p problem, retryAfter time.
 func methodNotAllowed(routes chi.Routes) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		path := strings.TrimSuffix(r.URL.Path, "/")
+		if path == "" {
+			path = "/"
+		}
 		var allowed []string
 		for _, m := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
 			if routes.Match(chi.NewRouteContext(), m, path) {

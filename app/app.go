@@ -102,7 +102,7 @@ func (a *App) openStore(ctx context.Context, cfg Config) error {
 	a.log.DebugContext(ctx, "opening the database", "path", cfg.Database, "start_wait", cfg.StartWait.String())
 	s, err := openStore(ctx, cfg, a.log)
 	if err != nil {
-		return err
+		return withHolderRuns(err, cfg.Database)
 	}
 	a.store = s
 	a.closers.push("database", s.Close)

@@ -67,10 +67,8 @@ func writeLanes(b *strings.Builder, lanes []service.LaneView) {
 		switch {
 		case l.Name == lanegate.LaneSerial:
 			because = "one after the other; every class starts out here"
-		case l.WidthSetting != lanegate.WidthAuto && !l.Width.Overcommitted:
-			because = "set; " + because
 		case l.Width.Overcommitted:
-			because = "set, and more than the resources allow: " + because
+			because = "MORE THAN THE RESOURCES ALLOW: " + because
 		}
 		if l.Paused {
 			because = "PAUSED; " + because

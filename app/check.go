@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/lanegate/lanegate"
-	"github.com/lanegate/lanegate/api"
 	"github.com/lanegate/lanegate/service"
 	"github.com/lanegate/lanegate/worker"
 )
@@ -111,8 +110,8 @@ func (c *Config) checkTokens(f *faults) {
 		default:
 			names[t.Name] = i
 		}
-		if !slices.Contains(api.Roles, api.Role(t.Role)) {
-			bad(".role", "must be one of %s", roleNames())
+		if !slices.Contains(Roles(), t.Role) {
+			bad(".role", "must be one of %s", strings.Join(Roles(), ", "))
 		}
 		digest := strings.ToLower(t.SHA256)
 		switch first, dup := digests[digest]; {
@@ -134,14 +133,6 @@ func (c *Config) checkTokens(f *faults) {
 		}
 	}
 	c.checkListenAuth(f)
-}
-
-func roleNames() string {
-	var names []string
-	for _, r := range api.Roles {
-		names = append(names, string(r))
-	}
-	return strings.Join(names, ", ")
 }
 
 // checkListenAuth: without tokens only this machine may reach the gateway.

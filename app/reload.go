@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/lanegate/lanegate"
@@ -66,7 +67,7 @@ func needRestart(old, next *Config) []string {
 			keys = append(keys, s.Key)
 		}
 	}
-	if fmt.Sprint(old.Tokens) != fmt.Sprint(next.Tokens) {
+	if !reflect.DeepEqual(old.Tokens, next.Tokens) {
 		keys = append(keys, "tokens")
 	}
 	return keys

@@ -17,7 +17,8 @@ import (
 // stopped and goes back to its place, the worker leaves, the database closes.
 // It returns nil after a stop that was asked for.
 func (a *App) Run(ctx context.Context) error {
-	if err := a.banner(ctx, a.opts.Out); err != nil {
+	// A stop that has come already is a stop, not a failure to start.
+	if err := a.banner(context.WithoutCancel(ctx), a.opts.Out); err != nil {
 		return errors.Join(fmt.Errorf("read what the database holds: %w", err), a.closers.close())
 	}
 	c := a.config()

@@ -11,8 +11,6 @@ import (
 	"encoding/hex"
 	"io/fs"
 	"net/http"
-	"path"
-	"strings"
 	"time"
 )
 
@@ -30,10 +28,10 @@ func Document() []byte { return document }
 // Spec serves the specification.
 func Spec() http.Handler { return newAsset("application/json", document) }
 
-// Docs serves the pages that show the specification: the page itself at /docs,
-// its files below it, e.g. /docs/docs.js, and the icon also at /favicon.ico.
-// Other paths are 404 without a body.
-func Docs() http.Handler {
+// Pages returns what shows the specification, by file name: "index.html" is the
+// page itself, to be served at /docs, and the others belong below it, e.g. at
+// /docs/docs.js.
+func Pages() map[string]http.Handler {
 	files, err := fs.Sub(ui, "ui")
 	if err != nil {
 		panic("openapi: " + err.Error()) // the folder is embedded above
@@ -54,21 +52,7 @@ func Docs() http.Handler {
 		}
 		assets[name] = newAsset(contentType, text)
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name := path.Base(strings.TrimRight(r.URL.Path, "/"))
-		switch name {
-		case "docs":
-			name = "index.html"
-		case "favicon.ico":
-			name = "favicon.svg"
-		}
-		asset, ok := assets[name]
-		if !ok {
-			w.WriteHeader(http.StatusNotFound)
-			return
-		}
-		asset.ServeHTTP(w, r)
-	})
+	return assets
 }
 
 // policy lets the pages load what the gateway serves and nothing else. Swagger

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/admission"
@@ -23,13 +24,14 @@ type ChangeOptions struct {
 }
 
 // change runs fn under the admission row and judges what it does to the lanes'
-// widths: a width that goes down, or an explicit one that is now above the
-// arithmetic, needs AcceptWidth. The whole change stands or falls together.
-// Whoever waits is woken afterwards, as any limit may have moved.
+// widths, see judgeWidths. The whole change stands or falls together; it is
+// counted and logged once it stands. Whoever waits is woken afterwards, as any
+// limit may have moved. The store may run fn more than once.
 func (s *Service) change(ctx context.Context, o ChangeOptions, fn func(tx ConfigTx, cfg Config) error) error {
 	var lanes []lanegate.Lane
-	var lowered []admission.Change
-	err := s.store.Change(ctx, func(tx ConfigTx) error {
+	var events []HistoryEvent
+	err := s.store.Change(ctx, func(real ConfigTx) error {
+		tx := &recordingTx{ConfigTx: real}
 		before, err := tx.Config()
 		if err != nil {
 			return err
@@ -41,56 +43,158 @@ func (s *Service) change(ctx context.Context, o ChangeOptions, fn func(tx Config
 		if err != nil {
 			return err
 		}
-		lanes = after.Lanes
-		lowered, err = judgeWidths(before, after, o)
+		consequences, err := judgeWidths(before, after, o)
 		if err != nil {
 			return err
 		}
-		for _, c := range lowered {
-			if err := tx.AppendHistory(HistoryEvent{
-				Subject: "lane:" + c.Lane, Event: "width_lowered", Actor: o.Actor, Reason: o.Reason,
-				Evidence: map[string]any{"before": c.Before, "after": c.After},
-			}); err != nil {
+		for _, e := range consequences {
+			if err := tx.AppendHistory(e); err != nil {
 				return err
 			}
 		}
+		lanes, events = after.Lanes, tx.events
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for _, c := range lowered {
-		s.log.WarnContext(ctx, "lane width lowered", "lane", c.Lane, "before", c.Before, "after", c.After, "actor", o.Actor)
+	for _, e := range events {
+		s.announce(ctx, e)
 	}
 	s.ringAll(lanes)
 	return nil
 }
 
-func judgeWidths(before, after Config, o ChangeOptions) ([]admission.Change, error) {
+// Events of a history that are announced, too.
+const (
+	eventCreated         = "created"
+	eventDemoted         = "demoted"
+	eventWidthLowered    = "width_lowered"
+	eventWidthOvercommit = "width_overcommitted"
+)
+
+// Subjects of histories are these, with a name behind.
+const (
+	classSubject    = "class:"
+	laneSubject     = "lane:"
+	resourceSubject = "resource:"
+)
+
+// recordingTx remembers what a change wrote into the history, so that it can be
+// announced once the change is committed.
+type recordingTx struct {
+	ConfigTx
+	events []HistoryEvent
+}
+
+// AppendHistory implements ConfigTx.
+func (t *recordingTx) AppendHistory(e HistoryEvent) error {
+	if err := t.ConfigTx.AppendHistory(e); err != nil {
+		return err
+	}
+	t.events = append(t.events, e)
+	return nil
+}
+
+// announce counts and logs what somebody should hear of although nobody asked.
+func (s *Service) announce(ctx context.Context, e HistoryEvent) {
+	class, ofClass := strings.CutPrefix(e.Subject, classSubject)
+	var message string
+	switch {
+	case e.Event == eventDemoted:
+		cause, _ := e.Evidence["cause"].(string)
+		s.metrics.demoted(class, cause)
+		message = "class demoted: its proof no longer holds"
+	case e.Event == eventWidthLowered:
+		message = "lane width lowered"
+	case e.Event == eventWidthOvercommit:
+		message = "lane width is above what the resources allow"
+	case e.Event == eventCreated && ofClass && e.Actor == ActorLanegate:
+		message = "class created on its first submission; it runs in serial"
+	default:
+		return
+	}
+	s.log.WarnContext(ctx, message, "subject", e.Subject, "actor", e.Actor, "reason", e.Reason, "evidence", e.Evidence)
+}
+
+// judgeWidths compares the lanes' widths before and after a change. A person is
+// refused, and asked:
+//
+//   - ErrWidthOvercommit where an explicit width that this change sets is above
+//     the arithmetic and the lane doesn't allow it;
+//   - ErrWidthLowered, without AcceptWidth, where the width in force of a lane
+//     goes down, or an explicit width comes to be above the arithmetic, because
+//     of something else that changes.
+//
+// What was accepted, or can't be asked about, is returned for the lanes' history.
+// A lane that is deleted or edited itself is what was asked for; one that no
+// class is in any more bothers nobody.
+func judgeWidths(before, after Config, o ChangeOptions) ([]HistoryEvent, error) {
 	wb := admission.Widths(before.Lanes, before.Classes, before.Resources)
 	wa := admission.Widths(after.Lanes, after.Classes, after.Resources)
-	lowered := admission.Lowered(wb, wa)
-	// A lane that was deleted, or whose setting itself was edited down, is what was asked for.
-	lowered = slices.DeleteFunc(lowered, func(c admission.Change) bool {
-		i := slices.IndexFunc(after.Lanes, func(l lanegate.Lane) bool { return l.Name == c.Lane })
-		j := slices.IndexFunc(before.Lanes, func(l lanegate.Lane) bool { return l.Name == c.Lane })
-		return i < 0 || j < 0 || before.Lanes[j].WidthSetting != after.Lanes[i].WidthSetting
-	})
-	accepted := o.AcceptWidth || o.unattended
-	if len(lowered) > 0 && !accepted {
-		e := lanegate.ErrWidthLowered.Detail("lanes", lowered)
-		return nil, e.With("this change would lower the width in force of lane %s from %d to %d. Repeat with ?accept=width if that is meant.",
-			lowered[0].Lane, lowered[0].Before, lowered[0].After)
-	}
+	var events []HistoryEvent
+	var unasked []map[string]any
 	for _, l := range after.Lanes {
-		w := wa[l.Name]
-		if !w.Overcommitted || l.AllowOvercommit || wb[l.Name].Overcommitted || o.unattended {
+		old, err := before.findLane(l.Name)
+		set := err != nil || old.WidthSetting != l.WidthSetting || old.AllowOvercommit && !l.AllowOvercommit
+		if set && wa[l.Name].Overcommitted && !l.AllowOvercommit && !o.unattended {
+			return nil, overcommitted(wa[l.Name])
+		}
+		if !after.uses(l.Name) {
 			continue
 		}
-		return nil, lanegate.ErrWidthOvercommit.Detail("lane", l.Name).Detail("width", w.InForce).Detail("arithmetic", w.Auto).
-			With("width %d of lane %s is above what the resources allow: %s. Choose at most %d, or set allow_overcommit.", w.InForce, l.Name, w.Sentence, w.Auto)
+		wasOver := wb[l.Name].Overcommitted && before.uses(l.Name)
+		event, evidence := widthEvent(wb[l.Name], wa[l.Name], set, wasOver)
+		if event == "" {
+			continue
+		}
+		if !o.AcceptWidth && !o.unattended && !set && !(event == eventWidthOvercommit && l.AllowOvercommit) {
+			unasked = append(unasked, maps.Clone(evidence))
+			unasked[len(unasked)-1]["lane"] = l.Name
+		}
+		events = append(events, HistoryEvent{
+			Subject: laneSubject + l.Name, Event: event, Actor: o.Actor, Reason: o.Reason, Evidence: evidence,
+		})
 	}
-	return lowered, nil
+	if len(unasked) > 0 {
+		return nil, widthLowered(unasked)
+	}
+	return events, nil
+}
+
+// widthEvent is what a change did to one lane's width, "" when nothing worth a
+// record. set says that the change set the width itself, wasOver that the lane
+// was above the arithmetic before.
+func widthEvent(before, after admission.Width, set, wasOver bool) (event string, evidence map[string]any) {
+	switch {
+	case after.Overcommitted && (set || !wasOver):
+		return eventWidthOvercommit, map[string]any{"width": after.InForce, "arithmetic": after.Auto, "sum": after.Sentence}
+	case after.InForce < before.InForce && !set:
+		return eventWidthLowered, map[string]any{"before": before.InForce, "after": after.InForce}
+	}
+	return "", nil
+}
+
+func overcommitted(w admission.Width) error {
+	return lanegate.ErrWidthOvercommit.Detail("lane", w.Lane).Detail("width", w.InForce).Detail("arithmetic", w.Auto).
+		With("width %d of lane %s is above what the resources allow: %s. Choose at most %d, or set allow_overcommit.", w.InForce, w.Lane, w.Sentence, w.Auto)
+}
+
+// widthLowered is the refusal that names the lanes a person was not asked about.
+func widthLowered(lanes []map[string]any) error {
+	e := lanegate.ErrWidthLowered.Detail("lanes", lanes)
+	first := lanes[0]
+	if width, over := first["width"]; over {
+		return e.With("this change would leave lane %s with width %d where the resources allow %d. Repeat with ?accept=width if that is meant.",
+			first["lane"], width, first["arithmetic"])
+	}
+	return e.With("this change would lower the width in force of lane %s from %d to %d. Repeat with ?accept=width if that is meant.",
+		first["lane"], first["before"], first["after"])
+}
+
+// uses says whether a class is in the lane.
+func (c Config) uses(lane string) bool {
+	return slices.ContainsFunc(c.Classes, func(k lanegate.Class) bool { return k.Lane == lane })
 }
 
 // findClass returns the class or lanegate.ErrClassNotFound.

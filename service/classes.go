@@ -19,11 +19,15 @@ func (s *Service) Class(ctx context.Context, id string) (lanegate.Class, error) 
 	return cfg.findClass(id)
 }
 
-// Classes lists classes by id, those after the given id, at most limit.
+// Classes lists classes by id, those after the given id, at most limit. next is
+// the after of the next page, "" at the end.
 func (s *Service) Classes(ctx context.Context, after string, limit int) (classes []lanegate.Class, next string, err error) {
 	cfg, err := s.store.Config(ctx)
 	if err != nil {
 		return nil, "", err
+	}
+	if limit <= 0 {
+		limit = defaultPage
 	}
 	for _, c := range cfg.Classes {
 		if c.ID <= after {
@@ -40,9 +44,6 @@ func (s *Service) Classes(ctx context.Context, after string, limit int) (classes
 // PutClass creates a class, in serial, or replaces what is declared of it; lane
 // and max_in_flight stay as they are. created tells which.
 func (s *Service) PutClass(ctx context.Context, id string, spec lanegate.ClassSpec, o ChangeOptions) (c lanegate.Class, created bool, err error) {
-	if !lanegate.ValidSlug(id) {
-		return c, false, lanegate.Invalid([]lanegate.FieldError{{Pointer: "/id", Detail: "must match [a-z0-9][a-z0-9._-]{0,62}"}})
-	}
 	err = s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
 		old, err := cfg.findClass(id)
 		created = errors.Is(err, lanegate.ErrClassNotFound)
@@ -50,7 +51,7 @@ func (s *Service) PutClass(ctx context.Context, id string, spec lanegate.ClassSp
 			return s.managedByFile("class", id)
 		}
 		if !created {
-			c, err = s.saveSpec(ctx, tx, cfg, old, spec, o)
+			c, err = s.saveSpec(tx, cfg, old, spec, o)
 			return err
 		}
 		c, err = s.newClass(tx, cfg, id, spec, lanegate.ManagedByAPI, o)
@@ -73,7 +74,7 @@ func (s *Service) PatchClass(ctx context.Context, id string, edit func(lanegate.
 		if err != nil {
 			return err
 		}
-		c, err = s.saveSpec(ctx, tx, cfg, old, spec, o)
+		c, err = s.saveSpec(tx, cfg, old, spec, o)
 		return err
 	})
 	return c, err
@@ -93,7 +94,7 @@ func (s *Service) DeleteClass(ctx context.Context, id string, o ChangeOptions) e
 		if err := tx.DeleteClass(id); err != nil {
 			return err
 		}
-		return tx.AppendHistory(HistoryEvent{Subject: "class:" + id, Event: "deleted", Actor: o.Actor, Reason: o.Reason})
+		return tx.AppendHistory(HistoryEvent{Subject: classSubject + id, Event: "deleted", Actor: o.Actor, Reason: o.Reason})
 	})
 	if err == nil {
 		s.metrics.forget(id)
@@ -124,7 +125,7 @@ func (s *Service) setPaused(ctx context.Context, id string, paused bool, o Chang
 		if err := tx.SaveClass(c); err != nil {
 			return err
 		}
-		return tx.AppendHistory(HistoryEvent{Subject: "class:" + id, Event: pausedEvent(paused), Actor: o.Actor, Reason: o.Reason})
+		return tx.AppendHistory(HistoryEvent{Subject: classSubject + id, Event: pausedEvent(paused), Actor: o.Actor, Reason: o.Reason})
 	})
 	return c, err
 }
@@ -153,10 +154,13 @@ func (s *Service) History(ctx context.Context, class string, before int64, limit
 // newClass registers a class; new is serial.
 func (s *Service) newClass(tx ConfigTx, cfg Config, id string, spec lanegate.ClassSpec, by lanegate.ManagedBy, o ChangeOptions) (lanegate.Class, error) {
 	errs := cfg.faultsOf(spec)
+	if !lanegate.ValidSlug(id) {
+		errs = append(errs, lanegate.FieldError{Pointer: "/id", Detail: "must match [a-z0-9][a-z0-9._-]{0,62}"})
+	}
 	if err := lanegate.Invalid(errs); err != nil {
 		return lanegate.Class{}, err
 	}
-	spec = spec.WithDefaults()
+	spec = complete(spec)
 	now := tx.Now()
 	c := lanegate.Class{
 		ID: id, ClassSpec: spec, Lane: lanegate.LaneSerial, MaxInFlight: 1, ManagedBy: by,
@@ -167,20 +171,30 @@ func (s *Service) newClass(tx ConfigTx, cfg Config, id string, spec lanegate.Cla
 		return lanegate.Class{}, err
 	}
 	return c, tx.AppendHistory(HistoryEvent{
-		Subject: "class:" + id, Event: "created", Actor: o.Actor, Reason: o.Reason,
+		Subject: classSubject + id, Event: eventCreated, Actor: o.Actor, Reason: o.Reason,
 		Evidence: map[string]any{"lane": c.Lane, "fingerprint": c.Fingerprint},
 	})
 }
 
+// complete is spec as it is stored: with defaults, and without an empty set of
+// headers, so that what means the same compares as the same.
+func complete(spec lanegate.ClassSpec) lanegate.ClassSpec {
+	spec = spec.WithDefaults()
+	if len(spec.Run.Headers) == 0 {
+		spec.Run.Headers = nil
+	}
+	return spec
+}
+
 // saveSpec replaces a class's declared part. A changed fingerprint of a promoted
 // class voids its proof: refused without o.Demote, and never silent.
-func (s *Service) saveSpec(ctx context.Context, tx ConfigTx, cfg Config, old lanegate.Class, spec lanegate.ClassSpec, o ChangeOptions) (lanegate.Class, error) {
+func (s *Service) saveSpec(tx ConfigTx, cfg Config, old lanegate.Class, spec lanegate.ClassSpec, o ChangeOptions) (lanegate.Class, error) {
 	errs := cfg.faultsOf(spec)
 	if err := lanegate.Invalid(errs); err != nil {
 		return old, err
 	}
 	c := old
-	c.ClassSpec = spec.WithDefaults()
+	c.ClassSpec = complete(spec)
 	c.CommandDigest = s.commandDigest(c.ClassSpec, old.CommandDigest)
 	if c.ClassSpec.Run.Command != old.ClassSpec.Run.Command {
 		c.CommandDigest = s.commandDigest(c.ClassSpec, "")
@@ -189,7 +203,7 @@ func (s *Service) saveSpec(ctx context.Context, tx ConfigTx, cfg Config, old lan
 	if reflect.DeepEqual(c, old) {
 		return c, nil
 	}
-	if err := s.demoteIfChanged(ctx, tx, old, &c, o); err != nil {
+	if err := demoteIfChanged(tx, old, &c, o); err != nil {
 		return old, err
 	}
 	c.UpdatedAt = tx.Now()
@@ -197,14 +211,14 @@ func (s *Service) saveSpec(ctx context.Context, tx ConfigTx, cfg Config, old lan
 		return old, err
 	}
 	return c, tx.AppendHistory(HistoryEvent{
-		Subject: "class:" + c.ID, Event: "edited", Actor: o.Actor, Reason: o.Reason,
+		Subject: classSubject + c.ID, Event: "edited", Actor: o.Actor, Reason: o.Reason,
 		Evidence: map[string]any{"fingerprint_before": old.Fingerprint, "fingerprint": c.Fingerprint},
 	})
 }
 
 // demoteIfChanged moves c back to serial when its fingerprint differs from old's
 // and it stands outside serial.
-func (s *Service) demoteIfChanged(ctx context.Context, tx ConfigTx, old lanegate.Class, c *lanegate.Class, o ChangeOptions) error {
+func demoteIfChanged(tx ConfigTx, old lanegate.Class, c *lanegate.Class, o ChangeOptions) error {
 	if c.Fingerprint == old.Fingerprint || old.Lane == lanegate.LaneSerial {
 		return nil
 	}
@@ -213,13 +227,10 @@ func (s *Service) demoteIfChanged(ctx context.Context, tx ConfigTx, old lanegate
 			Detail("fingerprint_before", old.Fingerprint).Detail("fingerprint_after", c.Fingerprint)
 	}
 	c.Lane, c.MaxInFlight = lanegate.LaneSerial, 1
-	s.metrics.demoted(c.ID, "fingerprint_changed")
-	s.log.WarnContext(ctx, "class demoted: its fingerprint changed, so its proof no longer holds",
-		"class", c.ID, "from", old.Lane, "fingerprint_before", old.Fingerprint, "fingerprint", c.Fingerprint, "actor", o.Actor)
 	return tx.AppendHistory(HistoryEvent{
-		Subject: "class:" + c.ID, Event: "demoted", Actor: o.Actor, Reason: "fingerprint changed",
+		Subject: classSubject + c.ID, Event: eventDemoted, Actor: o.Actor, Reason: "fingerprint changed",
 		Evidence: map[string]any{
-			"from": old.Lane, "max_in_flight_before": old.MaxInFlight,
+			"cause": "fingerprint_changed", "from": old.Lane, "max_in_flight_before": old.MaxInFlight,
 			"fingerprint_before": old.Fingerprint, "fingerprint": c.Fingerprint,
 		},
 	})
@@ -262,7 +273,6 @@ func (s *Service) createDefault(ctx context.Context, id string) error {
 			return nil
 		}
 		_, err := s.newClass(tx, cfg, id, *target, lanegate.ManagedByAPI, o)
-		s.log.WarnContext(ctx, "class created on its first submission; it runs in serial", "class", id)
 		return err
 	})
 }
@@ -290,7 +300,8 @@ const (
 // stays and belongs to the API from then on. It reports whether it was applied.
 func (s *Service) SyncFile(ctx context.Context, f FileConfig) (applied bool, err error) {
 	o := ChangeOptions{Actor: ActorFile, Reason: "config file " + s.configFile(), unattended: true}
-	err = s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
+	err = s.change(ctx, o, func(tx ConfigTx, _ Config) error {
+		applied = false
 		current, err := tx.Setting(settingFileHash)
 		if err != nil {
 			return err
@@ -310,15 +321,18 @@ func (s *Service) SyncFile(ctx context.Context, f FileConfig) (applied bool, err
 		if err := tx.SetSetting(settingFileHash, f.Hash); err != nil {
 			return err
 		}
-		return s.applyFile(ctx, tx, f, o)
+		return s.applyFile(tx, f, o)
 	})
-	if err == nil && !applied {
+	if err != nil {
+		return false, err
+	}
+	if !applied {
 		s.log.WarnContext(ctx, "config file not applied: another set of classes has replaced it since", "hash", f.Hash)
 	}
-	return applied, err
+	return applied, nil
 }
 
-func (s *Service) applyFile(ctx context.Context, tx ConfigTx, f FileConfig, o ChangeOptions) error {
+func (s *Service) applyFile(tx ConfigTx, f FileConfig, o ChangeOptions) error {
 	if err := syncResources(tx, f.Resources, o); err != nil {
 		return err
 	}
@@ -336,7 +350,7 @@ func (s *Service) applyFile(ctx context.Context, tx ConfigTx, f FileConfig, o Ch
 	}
 	slices.Sort(ids)
 	for _, id := range ids {
-		err := s.applyFileClass(ctx, tx, cfg, id, f.Classes[id], o)
+		err := s.applyFileClass(tx, cfg, id, f.Classes[id], o)
 		if e, ok := errors.AsType[*lanegate.Error](err); ok && len(e.Fields) > 0 {
 			for _, field := range e.Fields { // every fault of the file at once
 				faults = append(faults, lanegate.FieldError{Pointer: "/classes/" + id + field.Pointer, Detail: field.Detail})
@@ -351,7 +365,7 @@ func (s *Service) applyFile(ctx context.Context, tx ConfigTx, f FileConfig, o Ch
 	return releaseClasses(tx, cfg, f, o)
 }
 
-func (s *Service) applyFileClass(ctx context.Context, tx ConfigTx, cfg Config, id string, spec lanegate.ClassSpec, o ChangeOptions) error {
+func (s *Service) applyFileClass(tx ConfigTx, cfg Config, id string, spec lanegate.ClassSpec, o ChangeOptions) error {
 	old, err := cfg.findClass(id)
 	if err != nil {
 		_, err = s.newClass(tx, cfg, id, spec, lanegate.ManagedByFile, o)
@@ -361,11 +375,15 @@ func (s *Service) applyFileClass(ctx context.Context, tx ConfigTx, cfg Config, i
 	changed := old
 	changed.ManagedBy = lanegate.ManagedByFile
 	if old.ManagedBy != lanegate.ManagedByFile {
+		changed.UpdatedAt = tx.Now()
 		if err := tx.SaveClass(changed); err != nil {
 			return err
 		}
+		if err := tx.AppendHistory(HistoryEvent{Subject: classSubject + id, Event: "joined_file", Actor: o.Actor, Reason: "declared in the config file; the API no longer edits it"}); err != nil {
+			return err
+		}
 	}
-	_, err = s.saveSpec(ctx, tx, cfg, changed, spec, o)
+	_, err = s.saveSpec(tx, cfg, changed, spec, o)
 	return err
 }
 
@@ -376,14 +394,20 @@ func releaseClasses(tx ConfigTx, cfg Config, f FileConfig, o ChangeOptions) erro
 			continue
 		}
 		c.ManagedBy = lanegate.ManagedByAPI
+		c.UpdatedAt = tx.Now()
 		if err := tx.SaveClass(c); err != nil {
 			return err
 		}
-		if err := tx.AppendHistory(HistoryEvent{Subject: "class:" + c.ID, Event: "left_file", Actor: o.Actor, Reason: "no longer declared in the config file; the API manages it now"}); err != nil {
+		if err := tx.AppendHistory(leftFile(classSubject+c.ID, o)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// leftFile is the event of whatever the config file named once and no longer does.
+func leftFile(subject string, o ChangeOptions) HistoryEvent {
+	return HistoryEvent{Subject: subject, Event: "left_file", Actor: o.Actor, Reason: "no longer declared in the config file; the API manages it now"}
 }
 
 // SyncCommands compares the catalogue's command definitions with what the
@@ -399,7 +423,7 @@ func (s *Service) SyncCommands(ctx context.Context) error {
 				continue
 			}
 			c.Fingerprint = lanegate.Fingerprint(c.ClassSpec, c.CommandDigest)
-			if err := s.demoteIfChanged(ctx, tx, old, &c, o); err != nil {
+			if err := demoteIfChanged(tx, old, &c, o); err != nil {
 				return err
 			}
 			c.UpdatedAt = tx.Now()
@@ -407,7 +431,7 @@ func (s *Service) SyncCommands(ctx context.Context) error {
 				return err
 			}
 			if err := tx.AppendHistory(HistoryEvent{
-				Subject: "class:" + c.ID, Event: "command_changed", Actor: o.Actor, Reason: o.Reason,
+				Subject: classSubject + c.ID, Event: "command_changed", Actor: o.Actor, Reason: o.Reason,
 				Evidence: map[string]any{"fingerprint_before": old.Fingerprint, "fingerprint": c.Fingerprint},
 			}); err != nil {
 				return err

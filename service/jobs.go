@@ -59,10 +59,16 @@ func (s *Service) Job(ctx context.Context, id string) (JobView, error) {
 	return view, err
 }
 
+// defaultPage is how many items a list has when nobody says.
+const defaultPage = 50
+
 // Jobs lists jobs, newest first, without payloads and results.
 func (s *Service) Jobs(ctx context.Context, f JobFilter) (JobPage, error) {
 	limit := f.Limit
-	f.Limit++ // one more tells whether there is a next page
+	if limit <= 0 {
+		limit = defaultPage
+	}
+	f.Limit = limit + 1 // one more tells whether there is a next page
 	jobs, err := s.store.Jobs(ctx, f)
 	if err != nil {
 		return JobPage{}, err
@@ -118,10 +124,10 @@ func (s *Service) Wait(ctx context.Context, id string, timeout time.Duration) (J
 	defer deadline.Stop()
 	for {
 		ended, stop := s.hub.wait(id) // before the look, so that no end falls between
-		view, err := s.Job(ctx, id)
-		if err != nil || view.State.Final() {
+		job, err := s.store.Job(ctx, id)
+		if err != nil || job.State.Final() {
 			stop()
-			return view, err
+			return JobView{JobDetail: job}, err
 		}
 		poll := time.NewTimer(waitPoll)
 		select {
@@ -149,6 +155,7 @@ func (s *Service) Cancel(ctx context.Context, id, actor string) (JobView, error)
 	}
 	if job.State.Final() {
 		s.hub.finished(id)
+		s.bell.Ring(s.laneOf(ctx, job.Class)) // what was kept for it, others can have
 	} else {
 		s.nudge() // other processes' workers learn of it by their next beat
 	}
@@ -184,7 +191,7 @@ type explainer struct {
 	in       admission.Input
 	decision admission.Decision
 	classes  map[string]*lanegate.Class
-	heads    map[string]string         // class → its head
+	heads    map[string]admission.Due  // class → its head
 	routes   map[string]lanegate.Route // class → route now
 	byLane   map[string][]string       // lane → classes routed there now
 }
@@ -197,7 +204,7 @@ func (s *Service) explainer(ctx context.Context) (*explainer, error) {
 	in.Asking = ""
 	ex := &explainer{
 		store: s.store, in: in, decision: admission.Plan(in),
-		classes: map[string]*lanegate.Class{}, heads: map[string]string{},
+		classes: map[string]*lanegate.Class{}, heads: map[string]admission.Due{},
 		routes: map[string]lanegate.Route{}, byLane: map[string][]string{},
 	}
 	for i, c := range in.Classes {
@@ -207,7 +214,7 @@ func (s *Service) explainer(ctx context.Context) (*explainer, error) {
 	}
 	for _, d := range in.Due {
 		if _, ok := ex.heads[d.Class]; !ok {
-			ex.heads[d.Class] = d.Job
+			ex.heads[d.Class] = d
 		}
 	}
 	return ex, nil
@@ -217,18 +224,19 @@ func (s *Service) explainer(ctx context.Context) (*explainer, error) {
 // an empty answer; the next look sees it whole.
 func (ex *explainer) explain(ctx context.Context, job lanegate.Job) (*Waiting, error) {
 	w := &Waiting{Route: ex.routes[job.Class]}
-	switch head := ex.heads[job.Class]; {
+	head, found := ex.heads[job.Class]
+	switch {
 	case job.ReadyAt.After(ex.in.Now):
 		until := job.ReadyAt
 		w.On = append(w.On, WaitingOn{Reason: string(admission.NotDue), Until: &until})
-	case head == job.ID:
+	case found && head.Job == job.ID:
 		if wait, ok := ex.decision.WaitOf(job.Class); ok && wait.Job == job.ID {
 			for _, r := range wait.Reasons {
 				w.On = append(w.On, WaitingOn{Reason: r.String(), Jobs: r.Jobs})
 			}
 		}
-	case head != "":
-		w.On = append(w.On, WaitingOn{Reason: string(admission.EarlierOf), Jobs: []string{head}})
+	case found && admission.Before(head, dueOf(job)): // else job has left the line since it was read
+		w.On = append(w.On, WaitingOn{Reason: string(admission.EarlierOf), Jobs: []string{head.Job}})
 	}
 	if w.Route.Lane == "" { // its class was deleted, or is newer than the snapshot
 		return w, nil
@@ -239,4 +247,13 @@ func (ex *explainer) explain(ctx context.Context, job lanegate.Job) (*Waiting, e
 	}
 	w.Ahead = ahead
 	return w, nil
+}
+
+// dueOf is a queued job as it stands in its class's line.
+func dueOf(j lanegate.Job) admission.Due {
+	d := admission.Due{Job: j.ID, Class: j.Class, PlaceAt: j.PlaceAt, PlaceID: j.PlaceID}
+	if j.FirstAt != nil {
+		d.FirstAt = *j.FirstAt
+	}
+	return d
 }

@@ -117,7 +117,7 @@ func (s *Service) PutLane(ctx context.Context, l lanegate.Lane, o ChangeOptions)
 }
 
 func saveLane(tx ConfigTx, old, l lanegate.Lane, created bool, o ChangeOptions) error {
-	event := "created"
+	event := eventCreated
 	l.CreatedAt, l.UpdatedAt = tx.Now(), tx.Now()
 	if !created {
 		event = "edited"
@@ -132,7 +132,7 @@ func saveLane(tx ConfigTx, old, l lanegate.Lane, created bool, o ChangeOptions) 
 		return err
 	}
 	return tx.AppendHistory(HistoryEvent{
-		Subject: "lane:" + l.Name, Event: event, Actor: o.Actor, Reason: o.Reason,
+		Subject: laneSubject + l.Name, Event: event, Actor: o.Actor, Reason: o.Reason,
 		Evidence: map[string]any{"width": l.WidthSetting, "order": l.Order, "allow_overcommit": l.AllowOvercommit, "when_unavailable": l.WhenUnavailable},
 	})
 }
@@ -167,7 +167,7 @@ func (s *Service) DeleteLane(ctx context.Context, name string, o ChangeOptions) 
 		if err := tx.DeleteLane(name); err != nil {
 			return err
 		}
-		return tx.AppendHistory(HistoryEvent{Subject: "lane:" + name, Event: "deleted", Actor: o.Actor, Reason: o.Reason})
+		return tx.AppendHistory(HistoryEvent{Subject: laneSubject + name, Event: "deleted", Actor: o.Actor, Reason: o.Reason})
 	})
 }
 
@@ -192,7 +192,7 @@ func (s *Service) setLanePaused(ctx context.Context, name string, paused bool, o
 		if err := tx.SaveLane(l); err != nil {
 			return err
 		}
-		return tx.AppendHistory(HistoryEvent{Subject: "lane:" + name, Event: pausedEvent(paused), Actor: o.Actor, Reason: o.Reason})
+		return tx.AppendHistory(HistoryEvent{Subject: laneSubject + name, Event: pausedEvent(paused), Actor: o.Actor, Reason: o.Reason})
 	})
 }
 
@@ -226,7 +226,11 @@ func syncLanes(tx ConfigTx, lanes []lanegate.Lane, o ChangeOptions) error {
 	for _, l := range cfg.Lanes {
 		if l.ManagedBy == lanegate.ManagedByFile && !declared[l.Name] {
 			l.ManagedBy = lanegate.ManagedByAPI
+			l.UpdatedAt = tx.Now()
 			if err := tx.SaveLane(l); err != nil {
+				return err
+			}
+			if err := tx.AppendHistory(leftFile(laneSubject+l.Name, o)); err != nil {
 				return err
 			}
 		}

@@ -81,7 +81,7 @@ func (s *Service) PutResource(ctx context.Context, r lanegate.Resource, o Change
 }
 
 func saveResource(tx ConfigTx, old, r lanegate.Resource, created bool, o ChangeOptions) error {
-	event := "created"
+	event := eventCreated
 	r.CreatedAt, r.UpdatedAt = tx.Now(), tx.Now()
 	if !created {
 		event = "edited"
@@ -96,7 +96,7 @@ func saveResource(tx ConfigTx, old, r lanegate.Resource, created bool, o ChangeO
 		return err
 	}
 	return tx.AppendHistory(HistoryEvent{
-		Subject: "resource:" + r.Name, Event: event, Actor: o.Actor, Reason: o.Reason,
+		Subject: resourceSubject + r.Name, Event: event, Actor: o.Actor, Reason: o.Reason,
 		Evidence: map[string]any{"capacity_before": old.Capacity, "capacity": r.Capacity, "pool": r.Pool},
 	})
 }
@@ -112,14 +112,14 @@ func (s *Service) DeleteResource(ctx context.Context, name string, o ChangeOptio
 			return s.managedByFile("resource", name)
 		}
 		for _, c := range cfg.Classes {
-			if c.Units[name] > 0 {
+			if _, declared := c.Units[name]; declared { // even 0: it could not be saved again
 				return lanegate.ErrInUse.With("class %q declares units of %q; edit the class first.", c.ID, name)
 			}
 		}
 		if err := tx.DeleteResource(name); err != nil {
 			return err
 		}
-		return tx.AppendHistory(HistoryEvent{Subject: "resource:" + name, Event: "deleted", Actor: o.Actor, Reason: o.Reason})
+		return tx.AppendHistory(HistoryEvent{Subject: resourceSubject + name, Event: "deleted", Actor: o.Actor, Reason: o.Reason})
 	})
 }
 
@@ -150,7 +150,11 @@ func syncResources(tx ConfigTx, resources []lanegate.Resource, o ChangeOptions) 
 	for _, r := range cfg.Resources {
 		if r.ManagedBy == lanegate.ManagedByFile && !declared[r.Name] {
 			r.ManagedBy = lanegate.ManagedByAPI
+			r.UpdatedAt = tx.Now()
 			if err := tx.SaveResource(r); err != nil {
+				return err
+			}
+			if err := tx.AppendHistory(leftFile(resourceSubject+r.Name, o)); err != nil {
 				return err
 			}
 		}

@@ -6,10 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/admission"
 )
 
 // Submission is one job as a scheduler asks for it.
@@ -47,7 +50,7 @@ func (s *Service) Submit(ctx context.Context, client string, sub Submission) (Su
 	if err != nil {
 		return Submitted{}, err
 	}
-	s.submitted(ctx, res)
+	s.accepted(ctx, res)
 	return res, nil
 }
 
@@ -82,11 +85,7 @@ func (s *Service) SubmitBatch(ctx context.Context, client string, subs []Submiss
 			out[index[k]] = res
 		}
 	}
-	for _, res := range out {
-		if res.Err == nil {
-			s.submitted(ctx, res)
-		}
-	}
+	s.accepted(ctx, out...)
 	return out, nil
 }
 
@@ -103,7 +102,7 @@ func (s *Service) newJob(client string, sub Submission) (NewJob, error) {
 		bad("/class", "must match [a-z0-9][a-z0-9._-]{0,62}")
 	}
 	if !validKey(sub.Key) {
-		bad("/idempotency_key", "must be 1 to 255 printable characters")
+		bad("/idempotency_key", "must be printable characters, at most 255 bytes in UTF-8")
 	}
 	if sub.LogicalDate != "" && !validLogicalDate(sub.LogicalDate) {
 		bad("/logical_date", "must be a date (2026-11-29) or an RFC 3339 time (2026-11-29T00:00:00Z)")
@@ -161,7 +160,7 @@ func submissionDigest(j NewJob) []byte {
 }
 
 func validKey(key string) bool {
-	if len(key) > 255 {
+	if len(key) > 255 || !utf8.ValidString(key) { // a header may carry any bytes
 		return false
 	}
 	for _, r := range key {
@@ -172,7 +171,14 @@ func validKey(key string) bool {
 	return true
 }
 
+// maxLogicalDate is longer than any RFC 3339 time with nanoseconds; Go's parser
+// takes any number of further digits.
+const maxLogicalDate = 40
+
 func validLogicalDate(d string) bool {
+	if len(d) > maxLogicalDate {
+		return false
+	}
 	if _, err := time.Parse(time.DateOnly, d); err == nil {
 		return true
 	}
@@ -180,35 +186,62 @@ func validLogicalDate(d string) bool {
 	return err == nil
 }
 
-// submitted does what follows an acceptance; none of it can fail the request.
-func (s *Service) submitted(ctx context.Context, res Submitted) {
-	if res.Coalesced != "" {
-		s.hub.finished(res.Coalesced)
+// accepted does what follows an acceptance; none of it can fail the request.
+// Each lane that has new work is rung once, refused items are left out.
+func (s *Service) accepted(ctx context.Context, all ...Submitted) {
+	var classes []string
+	for _, res := range all {
+		if res.Err != nil {
+			continue
+		}
+		if res.Coalesced != "" {
+			s.hub.finished(res.Coalesced)
+		}
+		if !res.Replayed {
+			s.metrics.submitted(res.Job.Class)
+		}
+		if (!res.Replayed || res.Revived) && res.Job.State == lanegate.StateQueued {
+			classes = append(classes, res.Job.Class)
+		}
 	}
-	if res.Replayed && !res.Revived {
-		return
-	}
-	if !res.Replayed {
-		s.metrics.submitted(res.Job.Class)
-	}
-	if res.Job.State == lanegate.StateQueued {
-		s.bell.Ring(s.laneOf(ctx, res.Job.Class))
+	for _, lane := range s.lanesOf(ctx, classes) {
+		s.bell.Ring(lane)
 	}
 }
 
 // laneOf names the lane to ring for a class; serial when the class can't be read,
 // which costs latency only.
 func (s *Service) laneOf(ctx context.Context, class string) string {
+	return s.lanesOf(ctx, []string{class})[0]
+}
+
+// lanesOf names the lanes where jobs of the classes would run now, each once. It
+// reads the configuration once, however many there are.
+func (s *Service) lanesOf(ctx context.Context, classes []string) []string {
+	if len(classes) == 0 {
+		return nil
+	}
 	cfg, err := s.store.Config(ctx)
 	if err != nil {
-		return lanegate.LaneSerial
+		return []string{lanegate.LaneSerial}
 	}
+	wanted := make(map[string]bool, len(classes))
+	for _, id := range classes {
+		wanted[id] = true
+	}
+	var lanes []string
 	for _, c := range cfg.Classes {
-		if c.ID == class {
-			return c.Lane
+		if !wanted[c.ID] {
+			continue
+		}
+		if route, _ := admission.RouteOf(c, cfg.Lanes); !slices.Contains(lanes, route.Lane) {
+			lanes = append(lanes, route.Lane)
 		}
 	}
-	return lanegate.LaneSerial
+	if lanes == nil {
+		return []string{lanegate.LaneSerial}
+	}
+	return lanes
 }
 
 func (s *Service) createDefaults(ctx context.Context, jobs []NewJob) error {

@@ -22,7 +22,7 @@ const warnFactor = 3
 // watcher remembers which long runs were announced.
 type watcher struct {
 	mu      sync.Mutex
-	said    map[string]bool // job/attempt announced; guarded by mu
+	said    map[string]bool // jobs announced whose run is still overdue; guarded by mu
 	overdue map[string]int  // class → runs over warn_after at the last look; guarded by mu
 }
 
@@ -87,7 +87,7 @@ func (w *watcher) settle(overdue map[string]int, alive map[string]bool) {
 }
 
 // warnAfter is the class's declared limit, or 3 × p99 of its good runs of the
-// last 30 days, or 2 h without history.
+// last 30 days (a minute at least: shorter alarms are noise), or 2 h without history.
 func (s *Service) warnAfter(ctx context.Context, c lanegate.Class, id string, now time.Time) (time.Duration, error) {
 	if c.WarnAfter > 0 {
 		return c.WarnAfter.Std(), nil

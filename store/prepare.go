@@ -24,7 +24,7 @@ func (s *Store) prepare(ctx context.Context) error {
 	s.hot = map[string]*sqlx.Stmt{}
 	for _, q := range s.d.hotStatements() {
 		text := s.d.sql(q)
-		st, err := s.write.PreparexContext(ctx, text)
+		st, err := s.write.PreparexContext(ctx, text) //nolint:sqlclosecheck // closed with its pool
 		if err != nil {
 			return fmt.Errorf("prepare %q: %w", text, err)
 		}

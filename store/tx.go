@@ -163,7 +163,7 @@ func (t *tx) get(dst any, q string, args ...any) (bool, error) {
 	var err error
 	text := t.s.d.sql(q)
 	if st := t.hot[text]; st != nil {
-		err = t.q.StmtxContext(t.ctx, st).GetContext(t.ctx, dst, args...)
+		err = t.q.StmtxContext(t.ctx, st).GetContext(t.ctx, dst, args...) //nolint:sqlclosecheck // ends with the transaction
 	} else {
 		err = t.q.GetContext(t.ctx, dst, text, args...)
 	}
@@ -177,7 +177,7 @@ func (t *tx) get(dst any, q string, args ...any) (bool, error) {
 func (t *tx) all(dst any, q string, args ...any) error {
 	text := t.s.d.sql(q)
 	if st := t.hot[text]; st != nil {
-		return t.q.StmtxContext(t.ctx, st).SelectContext(t.ctx, dst, args...)
+		return t.q.StmtxContext(t.ctx, st).SelectContext(t.ctx, dst, args...) //nolint:sqlclosecheck // ends with the transaction
 	}
 	return t.q.SelectContext(t.ctx, dst, text, args...)
 }

@@ -112,7 +112,7 @@ func run(ctx context.Context, args []string, t terminal) (code int) {
 		kong.Name("lanegate"), kong.Description(description),
 		kong.Writers(t.out, t.err), kong.Exit(func(code int) { panic(exited(code)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 110, NoAppDescFormat: true}),
-		kong.ValueFormatter(withEnv), kong.Bind(t), kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.ValueFormatter(withEnv), kong.Vars{"roles": strings.Join(app.Roles(), ",")}, kong.Bind(t), kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {
 		panic(err) // the struct above is wrong

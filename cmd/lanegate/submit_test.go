@@ -86,11 +86,12 @@ func TestSubmitSendsTheVeryBytes(t *testing.T) {
 			t.Errorf("body %d does not have the payload as given: %s", i, body)
 		}
 	}
-	var last map[string]any
+	var last map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(g.bodies[2]), &last); err != nil {
 		t.Fatal(err)
 	}
-	if last["idempotency_key"] != "k1" || last["logical_date"] != "2026-11-28" || last["run_at"] != "2026-11-29T02:00:00Z" || last["if_failed"] != "retry" {
+	if string(last["idempotency_key"]) != `"k1"` || string(last["logical_date"]) != `"2026-11-28"` ||
+		string(last["run_at"]) != `"2026-11-29T02:00:00Z"` || string(last["if_failed"]) != `"retry"` {
 		t.Errorf("body = %v", last)
 	}
 }

@@ -2,18 +2,12 @@ package main
 
 import (
 	"bufio"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
 	"fmt"
 	"strings"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/app"
 )
-
-// tokenPrefix lets people and secret scanners recognise a token.
-const tokenPrefix = "lg_"
 
 type tokenCmd struct {
 	New  tokenNewCmd  `cmd:"" help:"Make a token; print it once, with its entry for the config file."`
@@ -22,7 +16,7 @@ type tokenCmd struct {
 
 type tokenNewCmd struct {
 	Name  string   `required:"" placeholder:"NAME" help:"What logs and histories call the client, e.g. cron."`
-	Role  string   `default:"submit" enum:"submit,view,operate,admin" help:"What it may do: ${enum}."`
+	Role  string   `default:"submit" enum:"${roles}" help:"What it may do: ${enum}."`
 	Class []string `placeholder:"CLASS" help:"Restrict it to these classes; may be repeated."`
 }
 
@@ -35,29 +29,21 @@ Example:
     lanegate token new --name cron --role submit --class pos-sales`
 }
 
-// Run makes a token of 32 random bytes.
+// Run makes a token and prints it.
 func (c tokenNewCmd) Run(t terminal) error {
 	for _, name := range append([]string{c.Name}, c.Class...) {
 		if !lanegate.ValidSlug(name) {
 			return usagef("%q is not a name: lower-case letters, digits, dot, underscore and dash", name)
 		}
 	}
-	secret := make([]byte, 32)
-	rand.Read(secret) // never fails: the process ends instead
-	token := tokenPrefix + base64.RawURLEncoding.EncodeToString(secret)
-	entry := fmt.Sprintf("{name: %s, role: %s, sha256: %s", c.Name, c.Role, hashToken(token))
+	token, digest := app.NewToken()
+	entry := fmt.Sprintf("{name: %s, role: %s, sha256: %s", c.Name, c.Role, digest)
 	if len(c.Class) > 0 {
 		entry += ", classes: [" + strings.Join(c.Class, ", ") + "]"
 	}
 	t.printf("The token, shown this once; clients send it as \"Authorization: Bearer …\":\n\n%s\n\n", token)
 	t.printf("Its entry in the config file:\n\ntokens:\n  - %s}\n", entry)
 	return nil
-}
-
-// hashToken is what the gateway compares: SHA-256 of the token's text, in hex.
-func hashToken(token string) string {
-	sum := sha256.Sum256([]byte(token))
-	return hex.EncodeToString(sum[:])
 }
 
 type tokenHashCmd struct{}
@@ -69,6 +55,6 @@ func (tokenHashCmd) Run(t terminal) error {
 	if token == "" {
 		return usagef("no token on standard input (%v): pipe it in, like lanegate token hash <file", err)
 	}
-	t.printf("%s\n", hashToken(token))
+	t.printf("%s\n", app.HashToken(token))
 	return nil
 }

@@ -93,7 +93,7 @@ func (c tryCmd) exec(t terminal, cfg app.Config) (_ *runner.Exec, cleanup func()
 	}
 	dir, err := os.MkdirTemp("", "lanegate-try-")
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("a directory for the payload (set TMPDIR to one that can be written): %w", err)
 	}
 	exec, err := runner.NewExec(runner.ExecOptions{
 		Catalogue: catalogue, Orphans: orphans, Grace: cfg.KillGrace, WorkDir: dir,

@@ -99,6 +99,8 @@ func convert(ctx context.Context, swagger []byte) (*openapi3.T, error) {
 // problemType is the media type of every failure (RFC 9457).
 const problemType = "application/problem+json"
 
+const problemRef = "#/components/schemas/problem"
+
 // mend says what Swagger 2.0 has no words for.
 func mend(doc *openapi3.T) {
 	// Swagger 2.0 knows a bearer token only as "some header".
@@ -113,13 +115,44 @@ func mend(doc *openapi3.T) {
 				mendResponse(status, ref.Value)
 			}
 			mendBody(op)
+			addInternal(op, doc.Components.Schemas["problem"].Value)
 		}
 	}
-	if problem := doc.Components.Schemas["problem"]; problem != nil {
-		// Some codes come with members of their own, e.g. the lanes of width_lowered.
+	mendSchemas(doc.Components.Schemas)
+}
+
+// mendSchemas describes what has no type of its own in Go's struct tags.
+func mendSchemas(schemas openapi3.Schemas) {
+	set := func(schema, property string, to *openapi3.Schema) {
+		if s := schemas[schema]; s != nil && s.Value.Properties[property] != nil {
+			s.Value.Properties[property] = to.NewRef()
+		}
+	}
+	anyJSON := openapi3.NewSchema()
+	anyJSON.Description = "Any JSON value, verbatim: digits, escapes and the order of keys stay as they were sent."
+	anyJSON.Nullable = true
+	width := openapi3.NewOneOfSchema(openapi3.NewStringSchema().WithEnum("auto"), openapi3.NewIntegerSchema().WithMin(1))
+	width.Example = "auto"
+	set("submitRequest", "payload", anyJSON)
+	set("jobResponse", "payload", anyJSON)
+	set("jobResponse", "result", anyJSON)
+	set("laneRequest", "width", width)
+	set("laneResponse", "width_setting", width)
+	if problem := schemas["problem"]; problem != nil {
+		// RFC 9457: clients ignore members that they do not know.
 		open := true
 		problem.Value.AdditionalProperties = openapi3.AdditionalProperties{Has: &open}
 	}
+}
+
+// addInternal documents the answer that no operation plans for.
+func addInternal(op *openapi3.Operation, problem *openapi3.Schema) {
+	if op.Responses.Value("500") != nil {
+		return
+	}
+	r := openapi3.NewResponse().WithDescription("A fault of the gateway; its log has it under the request id").
+		WithContent(openapi3.Content{problemType: openapi3.NewMediaType().WithSchemaRef(openapi3.NewSchemaRef(problemRef, problem))})
+	op.Responses.Set("500", &openapi3.ResponseRef{Value: r})
 }
 
 // mendResponse gives failures their own media type and the headers that come with them.
@@ -131,7 +164,7 @@ func mendResponse(status string, r *openapi3.Response) {
 		r.WithDescription("Status " + status)
 	}
 	for _, media := range r.Content {
-		if media.Schema == nil || media.Schema.Ref != "#/components/schemas/problem" {
+		if media.Schema == nil || media.Schema.Ref != problemRef {
 			continue
 		}
 		r.Content = openapi3.Content{problemType: media}

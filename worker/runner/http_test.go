@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,15 @@ func httpJob(url string) Job {
 
 func newTarget(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
-	srv := httptest.NewUnstartedServer(handler)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The server watches for the client's leaving only once the body is read.
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		handler(w, r)
+	}))
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // targets abort on purpose
 	srv.Start()
 	t.Cleanup(srv.Close)
@@ -261,7 +270,6 @@ func TestHTTPStops(t *testing.T) {
 		t.Run(tt.cause.Error(), func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			url := newTarget(t, func(_ http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body)
 				cancel(tt.cause)
 				<-r.Context().Done()
 			})
@@ -274,7 +282,6 @@ func TestHTTPStops(t *testing.T) {
 	}
 	t.Run("when the lease runs out", func(t *testing.T) {
 		url := newTarget(t, func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body)
 			<-r.Context().Done()
 		})
 		clock := NewLeaseClock()
