@@ -42,7 +42,8 @@ type Options struct {
 	Parts   func(ctx context.Context) []Part
 	Version string
 	// Submits bounds how many submissions are worked on at once; more get 429
-	// while the reads keep their connections. Default 512.
+	// while the reads keep their connections. Default 2048: the thousand of a full
+	// hour go in together, as they share commits.
 	Submits int
 }
 
@@ -68,6 +69,8 @@ type API struct {
 	metrics *metrics
 	keys    keyring
 	pages   pages
+	// bodyTimeout is the constant; tests shorten it.
+	bodyTimeout time.Duration
 }
 
 // route is one line of the route table.
@@ -128,7 +131,9 @@ func (a *API) routes() []route {
 }
 
 // New returns the API as a handler. It panics on missing parts, which is a wiring mistake.
-func New(o Options) http.Handler {
+func New(o Options) http.Handler { return newAPI(o).router() }
+
+func newAPI(o Options) *API {
 	if o.Service == nil || o.Log == nil || o.Registry == nil {
 		panic("api: New: Service, Log and Registry are required")
 	}
@@ -142,21 +147,21 @@ func New(o Options) http.Handler {
 		o.MaxDepth = service.DefaultMaxDepth
 	}
 	if o.Submits == 0 {
-		o.Submits = 512
+		o.Submits = 2048
 	}
 	if o.Parts == nil {
 		o.Parts = func(context.Context) []Part { return nil }
 	}
-	a := &API{
+	return &API{
 		o: o, svc: o.Service, log: o.Log, submits: make(chan struct{}, o.Submits),
 		metrics: newMetrics(o.Registry), keys: newKeyring(o.Tokens), pages: newPages(),
+		bodyTimeout: bodyTimeout,
 	}
-	return a.router()
 }
 
 func (a *API) router() chi.Router {
 	r := chi.NewRouter()
-	r.Use(requestID, a.observe, a.recoverPanics, middleware.StripSlashes)
+	r.Use(requestID, a.observe, a.deadlines, a.recoverPanics, middleware.StripSlashes)
 	r.NotFound(a.wrap(RolePublic, func(http.ResponseWriter, *http.Request) error { return errNoRoute }))
 	r.MethodNotAllowed(a.wrap(RolePublic, methodNotAllowed(r)))
 	for _, rt := range a.routes() {
@@ -169,20 +174,24 @@ func (a *API) router() chi.Router {
 	return r
 }
 
-// Server time limits. The body's is set by the decoder, as some answers stream for longer.
+// Server time limits. The body's is set per request, see deadlines.
 const (
 	headerTimeout = 10 * time.Second
 	bodyTimeout   = 30 * time.Second
 	idleTimeout   = 90 * time.Second // longer than load balancers keep a connection
+	// answerTimeout bounds a whole answer, the longest wait included.
+	answerTimeout = maxWait + handlerTimeout + bodyTimeout
 )
 
 // NewServer returns a server for h with the limits that keep slow clients from
-// holding it: header 10 s, body 30 s, idle 90 s.
+// holding it: header 10 s, body 30 s, idle 90 s, and a bit over 5 min for the
+// answer, which is what GET /jobs/{id}/wait may take.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
+		WriteTimeout:      answerTimeout,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/lanegate/lanegate"
 )
 
@@ -163,6 +164,21 @@ func (a *API) authorize(r *http.Request, need Role) (*http.Request, error) {
 		return nil, errForbidden.With("token %q has role %s; this call needs %s.", c.Name, c.Role, need)
 	}
 	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c)), nil
+}
+
+// confine keeps a token that is restricted to classes to these: other classes'
+// pages are closed to it, and it changes nothing that all classes share.
+func (c caller) confine(r *http.Request, pattern string) error {
+	switch {
+	case len(c.Classes) == 0:
+		return nil
+	case strings.HasPrefix(pattern, "/job-classes/{id}"):
+		return c.mayUse(chi.URLParam(r, "id"))
+	case r.Method != http.MethodGet && r.Method != http.MethodHead &&
+		(strings.HasPrefix(pattern, "/lanes/") || strings.HasPrefix(pattern, "/resources/")):
+		return errForbidden.With("token %q is restricted to the classes %s; lanes and resources are shared by all.", c.Name, strings.Join(c.Classes, ", "))
+	}
+	return nil
 }
 
 // mayUse says whether the caller's token is good for a class.

@@ -74,7 +74,9 @@ func (a *API) listClasses(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := page[classDocument]{Items: []classDocument{}}
 	for _, c := range list {
-		out.Items = append(out.Items, newClassDocument(c))
+		if callerOf(r.Context()).mayUse(c.ID) == nil {
+			out.Items = append(out.Items, newClassDocument(c))
+		}
 	}
 	if next != "" {
 		out.NextCursor = sealCursor(next)
@@ -90,7 +92,7 @@ func (a *API) listClasses(w http.ResponseWriter, r *http.Request) error {
 //	@Produce	json
 //	@Param		id	path		string	true	"Class id"
 //	@Success	200	{object}	classDocument
-//	@Failure	401,403,404,503	{object}	problem
+//	@Failure	400,401,403,404,503	{object}	problem
 //	@Router		/job-classes/{id} [get]
 //	@Security	bearer
 func (a *API) getClass(w http.ResponseWriter, r *http.Request) error {
@@ -130,6 +132,9 @@ func (a *API) createClass(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	if doc.ID == "" {
 		return fieldProblem("invalid_fields", "/id", "is required: the class's name, e.g. \"pos-sales\"")
+	}
+	if err := callerOf(r.Context()).mayUse(doc.ID); err != nil {
+		return err
 	}
 	if _, err := a.svc.Class(r.Context(), doc.ID); err == nil {
 		return &lanegate.Error{

@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -18,25 +20,25 @@ import (
 	"github.com/lanegate/lanegate/service"
 )
 
-// encodeOptions keep raw JSON as it was sent: escapes and digits untouched.
-var encodeOptions = json.JoinOptions(jsontext.PreserveRawStrings(true), jsontext.AllowDuplicateNames(true), json.Deterministic(true))
+// encodeOptions keep raw JSON as it was sent: escapes and digits untouched. Bytes
+// of a request line that are not UTF-8 may be quoted in an answer: they are replaced.
+var encodeOptions = json.JoinOptions(
+	jsontext.PreserveRawStrings(true), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), json.Deterministic(true),
+)
 
-// encode writes v with the given status.
+// encode writes v with the given status. What can't be encoded is an error
+// before the status is sent, never half an answer.
 func encode(w http.ResponseWriter, status int, v any) error {
+	text, err := json.Marshal(v, encodeOptions)
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	writeJSON(w, v)
+	_, _ = w.Write(append(text, '\n')) // an error means that the client has left
 	return nil
-}
-
-// writeJSON writes v; an error here means that the client has left.
-func writeJSON(w io.Writer, v any) {
-	if err := json.MarshalWrite(w, v, encodeOptions); err != nil {
-		return
-	}
-	_, _ = w.Write([]byte("\n"))
 }
 
 // body kinds a route takes beside application/json.
@@ -92,12 +94,6 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) (body []byte,
 	if r.ContentLength > limit {
 		return nil, "", tooLarge(limit)
 	}
-	// Without a deadline a client that sends a byte now and then holds a goroutine
-	// for ever. A recorder in a test knows no deadlines, which is no fault.
-	rc := http.NewResponseController(w)
-	if err := rc.SetReadDeadline(time.Now().Add(bodyTimeout)); err == nil {
-		defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
-	}
 	var buf bytes.Buffer
 	if r.ContentLength > 0 {
 		buf.Grow(int(r.ContentLength) + bytes.MinRead)
@@ -106,11 +102,14 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) (body []byte,
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, "", tooLarge(limit)
 		}
+		w.Header().Set("Connection", "close") // what may still come is not waited for
 		return nil, "", &lanegate.Error{
 			Kind: lanegate.KindBadRequest, Code: "body_cut_off",
 			Message: "the body ended early or came too slowly; nothing was enqueued.", Err: err,
 		}
 	}
+	// The body is here: its deadline (see deadlines) must not cut the handler off.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a recorder knows no deadlines
 	return buf.Bytes(), typ, nil
 }
 
@@ -132,14 +131,27 @@ func decode[T any](a *API, w http.ResponseWriter, r *http.Request, limit int64) 
 	return v, err
 }
 
+var errArrayBody = &lanegate.Error{
+	Kind: lanegate.KindInvalid, Code: "array_body",
+	Message: "the body is an array; this path takes one object.",
+}
+
 // decodeBytes decodes one JSON object into v, a pointer to a struct.
 func decodeBytes(body []byte, v any, maxDepth int) error {
+	if err := checkObject(body, maxDepth); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err != nil {
+		return decodeError(err, v)
+	}
+	return nil
+}
+
+// checkObject says whether body is one JSON object that can be kept unharmed.
+func checkObject(body []byte, maxDepth int) error {
 	trimmed := bytes.TrimLeft(body, " \t\r\n")
 	if len(trimmed) > 0 && trimmed[0] == '[' {
-		return &lanegate.Error{
-			Kind: lanegate.KindInvalid, Code: "array_body",
-			Message: "the body is an array; one request takes one object. Set MaxBatchSize to 1 (EventBridge), or send up to 1,000 jobs as {\"jobs\": […]} to /jobs/batch. Nothing was enqueued.",
-		}
+		return errArrayBody
 	}
 	if err := service.CheckJSON(body, maxDepth, ""); err != nil {
 		return err
@@ -147,11 +159,8 @@ func decodeBytes(body []byte, v any, maxDepth int) error {
 	if trimmed[0] != '{' {
 		return &lanegate.Error{
 			Kind: lanegate.KindInvalid, Code: "not_an_object",
-			Message: "the body must be a JSON object, e.g. {\"class\": \"pos-sales\"}. Nothing was enqueued.",
+			Message: "the body must be a JSON object: {…}. Nothing was enqueued.",
 		}
-	}
-	if err := json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err != nil {
-		return decodeError(err, v)
 	}
 	return nil
 }
@@ -171,11 +180,25 @@ func decodeError(err error, v any) error {
 		}
 		return fieldProblem("unknown_field", pointer, detail)
 	}
-	detail := "has the wrong type: " + string(kindName(sem.JSONKind)) + " is not taken here"
-	if sem.Err != nil {
-		detail = sem.Err.Error()
+	return fieldProblem("wrong_type", pointer, typeFault(sem))
+}
+
+// typeFault says why a value does not fit its field.
+func typeFault(sem *json.SemanticError) string {
+	_, isTime := errors.AsType[*time.ParseError](sem.Err)
+	switch {
+	case isTime || sem.GoType == reflect.TypeFor[time.Time]():
+		return "must be an RFC 3339 time, e.g. \"2026-11-29T00:00:00Z\""
+	case sem.Err != nil && (sem.GoType == reflect.TypeFor[lanegate.Duration]() || sem.GoType == reflect.TypeFor[widthSetting]()):
+		return sem.Err.Error() // our own types say what to write
+	case sem.JSONKind == '0' && wholeKind(sem.GoType):
+		return "must be a whole number within range"
 	}
-	return fieldProblem("wrong_type", pointer, detail)
+	return "has the wrong type: " + kindName(sem.JSONKind) + " is not taken here"
+}
+
+func wholeKind(t reflect.Type) bool {
+	return t != nil && t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64
 }
 
 func fieldProblem(code, pointer, detail string) error {
@@ -282,12 +305,19 @@ func editDistance(a, b string) int {
 // params reads query parameters strictly: unknown, repeated and malformed ones
 // are refused, each by name.
 type params struct {
-	r     *http.Request
-	errs  []lanegate.FieldError
-	known []string
+	values url.Values
+	errs   []lanegate.FieldError
+	known  []string
 }
 
-func query(r *http.Request) *params { return &params{r: r} }
+func query(r *http.Request) *params {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	p := &params{values: values}
+	if err != nil {
+		p.bad("", "the part behind the question mark is malformed: %v", err)
+	}
+	return p
+}
 
 func (p *params) bad(name, format string, args ...any) {
 	p.errs = append(p.errs, lanegate.FieldError{Pointer: "?" + name, Detail: fmt.Sprintf(format, args...)})
@@ -295,7 +325,13 @@ func (p *params) bad(name, format string, args ...any) {
 
 func (p *params) all(name string) []string {
 	p.known = append(p.known, name)
-	return p.r.URL.Query()[name]
+	for _, v := range p.values[name] {
+		if !utf8.ValidString(v) || strings.ContainsFunc(v, unicode.IsControl) {
+			p.bad(name, "must be UTF-8 text without control characters")
+			return nil
+		}
+	}
+	return p.values[name]
 }
 
 func (p *params) str(name string) string {
@@ -393,11 +429,18 @@ func (p *params) time(name string) *time.Time {
 	return &t
 }
 
+func (p *params) knownOnes() string {
+	if len(p.known) == 0 {
+		return "there is none"
+	}
+	return "known are: " + strings.Join(p.known, ", ")
+}
+
 // done returns every fault at once.
 func (p *params) done() error {
-	for name := range p.r.URL.Query() {
+	for name := range p.values {
 		if !slices.Contains(p.known, name) {
-			p.bad(name, "is not a parameter here; known are: %s", strings.Join(p.known, ", "))
+			p.bad(name, "is not a parameter here; %s", p.knownOnes())
 		}
 	}
 	if len(p.errs) == 0 {

@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -31,6 +30,8 @@ type setup struct {
 	service  service.Options
 	api      Options
 	commands fakeCommands
+	// bodyTimeout replaces the constant when it is set.
+	bodyTimeout time.Duration
 }
 
 // gateway is the API over the real service and the real SQLite store.
@@ -38,6 +39,7 @@ type gateway struct {
 	testing.TB
 	store    *store.Store
 	svc      *service.Service
+	api      *API
 	router   chi.Router
 	registry *prometheus.Registry
 	log      *logBuffer
@@ -92,7 +94,11 @@ func newGateway(t testing.TB, edits ...func(*setup)) *gateway {
 		t.Fatal(err)
 	}
 	s.api.Service, s.api.Log, s.api.Registry = g.svc, log, g.registry
-	g.router = New(s.api).(chi.Router)
+	g.api = newAPI(s.api)
+	if s.bodyTimeout > 0 {
+		g.api.bodyTimeout = s.bodyTimeout
+	}
+	g.router = g.api.router()
 	return g
 }
 
@@ -328,4 +334,6 @@ func (g *gateway) listen() *httptest.Server {
 	return s
 }
 
-func sumOf(s string) [sha256.Size]byte { return sha256.Sum256([]byte(s)) }
+func defaultTarget() *lanegate.ClassSpec {
+	return &lanegate.ClassSpec{Run: lanegate.Run{Kind: lanegate.RunExec, Command: "true"}}
+}

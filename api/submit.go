@@ -2,8 +2,10 @@ package api
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,6 +94,11 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 	view := service.JobView{JobDetail: service.JobDetail{Job: res.Job, Payload: sub.Payload}}
 	if res.Replayed {
 		w.Header().Set("Idempotency-Replayed", "true")
+		if res.Job.State.Final() { // it may have a result by now; the answer does not hang on it
+			if whole, err := a.svc.Job(r.Context(), res.Job.ID); err == nil {
+				view = whole
+			}
+		}
 	}
 	if res.Replayed || res.Job.State == lanegate.StateSkipped {
 		return encode(w, http.StatusOK, newJobResponse(view))
@@ -132,10 +139,16 @@ func (a *API) decodeSubmit(body []byte, typ string) (submitRequest, error) {
 	if len(bytes.TrimLeft(body, " \t\r\n")) == 0 {
 		return req, emptyBody()
 	}
+	var err error
 	if typ == typeCloudEvent {
-		return a.decodeCloudEvent(body)
+		req, err = a.decodeCloudEvent(body)
+	} else {
+		err = decodeBytes(body, &req, a.o.MaxDepth+1)
 	}
-	return req, decodeBytes(body, &req, a.o.MaxDepth+1)
+	if errors.Is(err, errArrayBody) {
+		err = errArrayBody.With("the body is an array; one request takes one object. Set MaxBatchSize to 1 (EventBridge), or send up to %d jobs as {\"jobs\": […]} to /jobs/batch. Nothing was enqueued.", service.MaxBatchItems)
+	}
+	return req, err
 }
 
 func emptyBody() error {
@@ -157,7 +170,7 @@ type cloudEvent struct {
 
 func (a *API) decodeCloudEvent(body []byte) (submitRequest, error) {
 	var req submitRequest
-	if err := service.CheckJSON(body, a.o.MaxDepth+2, ""); err != nil {
+	if err := checkObject(body, a.o.MaxDepth+2); err != nil {
 		return req, err
 	}
 	var ev cloudEvent
@@ -173,13 +186,27 @@ func (a *API) decodeCloudEvent(body []byte) (submitRequest, error) {
 		return req, fieldProblem("bad_event", "/id", "id and source are required; together they are the idempotency key")
 	}
 	if err := decodeBytes(ev.Data, &req, a.o.MaxDepth+1); err != nil {
-		return req, err
+		return req, below("/data", err)
 	}
 	if req.IdempotencyKey == nil {
 		key := ev.Source + " " + ev.ID
 		req.IdempotencyKey = &key
 	}
 	return req, nil
+}
+
+// below puts a pointer before the fields that err names.
+func below(pointer string, err error) error {
+	e, ok := errors.AsType[*lanegate.Error](err)
+	if !ok || len(e.Fields) == 0 {
+		return err
+	}
+	c := *e
+	c.Fields = slices.Clone(e.Fields)
+	for i := range c.Fields {
+		c.Fields[i].Pointer = pointer + c.Fields[i].Pointer
+	}
+	return &c
 }
 
 // takeKey brings the header's key into the request. The header is a structured
@@ -250,6 +277,9 @@ func (a *API) submitBatch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	req, err := decode[batchRequest](a, w, r, a.o.MaxBatch)
+	if errors.Is(err, errArrayBody) {
+		return errArrayBody.With("the body is an array; put it into an object: {\"jobs\": […]}. Nothing was enqueued.")
+	}
 	if err != nil {
 		return err
 	}

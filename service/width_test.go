@@ -187,8 +187,15 @@ func TestExplicitWidthAboveTheArithmetic(t *testing.T) {
 	if f.metric("lanegate_lane_overcommitted", "lane=parallel") != 1 {
 		t.Error("not exported")
 	}
-	// Being allowed, it stays so through other changes; taking the permission back is not free.
+	// Being allowed, it is recorded when it comes about by another change, not asked for.
+	f.must(putLane(overcommitting(lane(lanegate.LaneParallel, 2)))(ctx, f.svc, admin))
 	f.must(putResource("db", 14)(ctx, f.svc, admin))
+	if got := f.events("lane:parallel"); !slices.Equal(got[2:], []string{"edited", "width_overcommitted"}) {
+		t.Errorf("lane history %v", got)
+	}
+	f.must(putLane(overcommitting(three))(ctx, f.svc, admin))
+	// It stays so through other changes; taking the permission back is not free.
+	f.must(putResource("db", 13)(ctx, f.svc, admin))
 	wantError(t, putLane(three)(ctx, f.svc, admin), lanegate.ErrWidthOvercommit)
 }
 
