@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -324,6 +325,42 @@ func TestAppLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	newGateway(t, nil) // the lock is free again
+}
+
+// The tokens of the file are the ones that the API takes, by their digests.
+func TestAppTokens(t *testing.T) {
+	token, digest := app.NewToken()
+	writeConfig(t, echoConfig+"metrics_public: true\ntokens: [{name: cron, role: submit, sha256: "+digest+", classes: [echo]}]\n")
+	g := newGateway(t, nil)
+	post := func(token, class string) int {
+		t.Helper()
+		req, err := http.NewRequest(http.MethodPost, "http://"+g.app.Addr()+"/jobs", strings.NewReader(`{"class":"`+class+`"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	other, _ := app.NewToken()
+	got := []int{post(token, "echo"), post(token, "wait"), post(other, "echo")}
+	if want := []int{http.StatusCreated, http.StatusForbidden, http.StatusUnauthorized}; !slices.Equal(got, want) {
+		t.Errorf("own class, other class, unknown token: %v, want %v", got, want)
+	}
+	if status, _ := g.do("GET", "/metrics", ""); status != http.StatusOK {
+		t.Errorf("public metrics: %d", status)
+	}
+	if status, _ := g.do("GET", "/lanes", ""); status != http.StatusUnauthorized {
+		t.Errorf("lanes without a token: %d", status)
+	}
+	if strings.Contains(g.log.String(), token) || strings.Contains(g.log.String(), digest) {
+		t.Error("the log shows a token or its digest")
+	}
 }
 
 func TestAppPortInUse(t *testing.T) {

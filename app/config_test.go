@@ -324,3 +324,22 @@ func TestExampleConfig(t *testing.T) {
 		t.Errorf("%d classes, warnings %q", len(c.Classes), c.Warnings)
 	}
 }
+
+// Without tokens another address than loopback needs a word of its own.
+func TestLoadInsecure(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, listen := range []string{"0.0.0.0:80", ":80", "[::]:80"} {
+		flags := map[string]string{"listen": listen}
+		if _, err := app.Load(app.Sources{Flags: flags}); err == nil {
+			t.Errorf("%s is served without tokens", listen)
+		}
+		flags["insecure-no-auth"] = "true"
+		if _, err := app.Load(app.Sources{Flags: flags}); err != nil {
+			t.Errorf("%s with --insecure-no-auth: %v", listen, err)
+		}
+	}
+	file := writeConfig(t, "listen: 0.0.0.0:80\ntokens: [{name: a, role: admin, sha256: "+strings.Repeat("ab", 32)+"}]\n")
+	if _, err := app.Load(app.Sources{File: file}); err != nil {
+		t.Errorf("with a token: %v", err)
+	}
+}

@@ -68,7 +68,8 @@ func parseDocument(name string, text []byte, f *faults) (*document, []entry) {
 	if body == nil {
 		return d, nil
 	}
-	return d, d.mapping(body, "")
+	entries := d.mapping(body, "")
+	return d, entries
 }
 
 func lineOf(n ast.Node) int {
