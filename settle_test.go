@@ -8,7 +8,6 @@ import (
 )
 
 //go:fix inline
-func ptr[T any](v T) *T { return new(v) }
 
 func TestSettle(t *testing.T) {
 	exec := ClassSpec{Run: Run{Kind: RunExec, Command: "c"}}
