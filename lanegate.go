@@ -7,10 +7,7 @@
 // served is left to the packages above (see docs/architecture.md).
 package lanegate
 
-import (
-	"regexp"
-	"time"
-)
+import "time"
 
 // Names of the two built-in lanes.
 const (
@@ -20,19 +17,47 @@ const (
 	LaneParallel = "parallel"
 )
 
-// slugPattern is the form of class, lane, resource, command and token names.
-var slugPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
-
 // ValidSlug says whether s may name a class, lane, resource, command or token:
-// lower-case letters, digits, dot, underscore and dash, 1 to 63 characters,
-// starting with a letter or digit.
-func ValidSlug(s string) bool { return slugPattern.MatchString(s) }
-
-var idPattern = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+// [a-z0-9][a-z0-9._-]{0,62}.
+//
+// Names and ids are matched by hand: a compiled expression would cost every guard
+// process some milliseconds at its start.
+func ValidSlug(s string) bool {
+	if s == "" || len(s) > 63 {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+		case i > 0 && (c == '.' || c == '_' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return true
+}
 
 // ValidID says whether s has the form of an id made by lanegate: a UUIDv7 in
 // its canonical lower-case text form.
-func ValidID(s string) bool { return idPattern.MatchString(s) }
+func ValidID(s string) bool {
+	if len(s) != 36 || s[14] != '7' || (s[19] != '8' && s[19] != '9' && s[19] != 'a' && s[19] != 'b') {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch i {
+		case 8, 13, 18, 23:
+			if c != '-' {
+				return false
+			}
+		default:
+			if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+				return false
+			}
+		}
+	}
+	return true
+}
 
 // Micro brings t to the form in which times are stored and compared: UTC with
 // microsecond precision (what PostgreSQL keeps), without a monotonic part.

@@ -107,15 +107,11 @@ func (e *Exec) run(ctx context.Context, job Job, lease Lease) lanegate.Ending {
 		// The catalogue was reloaded after the grant; the next grant knows better.
 		return lanegate.Ending{Outcome: lanegate.Interrupted, Error: notInCatalogue(name)}
 	}
-	var lock *os.File
-	if e.opts.RunsLock != "" {
-		var err error
-		if lock, err = lockRuns(ctx, e.opts.RunsLock); err != nil {
-			if ctx.Err() != nil {
-				return stopped(reasonOf(context.Cause(ctx)), "nothing was started")
-			}
-			return troubled("lock "+e.opts.RunsLock, err)
-		}
+	lock, refusal := e.lock(ctx)
+	if refusal != nil {
+		return *refusal
+	}
+	if lock != nil {
 		defer lock.Close()
 	}
 	dir, err := newScratch(e.opts.WorkDir, job.Payload)
@@ -157,6 +153,23 @@ func (e *Exec) run(ctx context.Context, job Job, lease Lease) lanegate.Ending {
 	r.follow(ctx, lease, renewed)
 	state := r.settle(ctx)
 	return r.ending(p, state)
+}
+
+// lock takes the runs lock, nil when there is none to take; refusal is the
+// attempt's end when it could not be taken.
+func (e *Exec) lock(ctx context.Context) (lock *os.File, refusal *lanegate.Ending) {
+	if e.opts.RunsLock == "" {
+		return nil, nil
+	}
+	lock, err := lockRuns(ctx, e.opts.RunsLock)
+	if err == nil {
+		return lock, nil
+	}
+	end := troubled("lock "+e.opts.RunsLock, err)
+	if ctx.Err() != nil {
+		end = stopped(reasonOf(context.Cause(ctx)), "nothing was started")
+	}
+	return nil, &end
 }
 
 func (e *Exec) spec(p plan, job Job, dir *scratch, locked bool) guardSpec {

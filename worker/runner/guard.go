@@ -1,9 +1,11 @@
 package runner
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -34,7 +36,9 @@ const (
 // goroutine; the others only send on channels.
 type guard struct {
 	spec    guardSpec
-	orders  <-chan guardOrder // closed when the gateway has died; then set to nil
+	pipe    *controlPipe
+	control *json.Decoder     // of pipe; the main goroutine's until the command has started
+	orders  <-chan guardOrder // from then on; closed when the gateway has died, then set to nil
 	signals <-chan os.Signal  // CHLD and CONT: look again
 	timer   *bootTimer
 
@@ -63,8 +67,8 @@ func GuardMain() int {
 		fmt.Fprintln(os.Stderr, "lanegate guard:", err)
 		return 2
 	}
-	order, ok := <-g.orders
-	if !ok || order.Spec == nil {
+	var order guardOrder
+	if err := g.control.Decode(&order); err != nil || order.Spec == nil {
 		return 2 // the gateway died before it said what to run
 	}
 	g.spec = *order.Spec
@@ -87,11 +91,10 @@ func openGuard() (*guard, error) {
 			return nil, errors.New("this command is started by lanegate itself, for each run; it is not for people")
 		}
 		unix.CloseOnExec(fd)
-		// The control pipe is read through the runtime's poller; the report pipe
-		// must never block the guard, whatever became of its reader.
-		if err := unix.SetNonblock(fd, true); err != nil {
-			return nil, err
-		}
+	}
+	// Reports must never block the guard, whatever became of their reader.
+	if err := unix.SetNonblock(guardReportFD, true); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl", err)
@@ -106,19 +109,79 @@ func openGuard() (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &guard{orders: readOrders(), signals: signals, timer: timer, warned: map[int]bool{}}, nil
+	pipe := &controlPipe{}
+	return &guard{
+		pipe: pipe, control: json.NewDecoder(pipe),
+		signals: signals, timer: timer, warned: map[int]bool{},
+	}, nil
+}
+
+// controlPipe reads the orders: by plain blocking calls before the command has
+// started, which is quickest, and through the runtime's poller from then on, so
+// that no thread is tied up for the life of the run.
+type controlPipe struct{ polled *os.File }
+
+func (c *controlPipe) Read(p []byte) (int, error) {
+	if c.polled != nil {
+		return c.polled.Read(p)
+	}
+	for {
+		n, err := unix.Read(guardControlFD, p)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return 0, os.NewSyscallError("read", err)
+		case n == 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+func (c *controlPipe) poll() error {
+	if err := unix.SetNonblock(guardControlFD, true); err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	c.polled = os.NewFile(guardControlFD, "control")
+	return nil
+}
+
+// pending obeys the orders that have arrived so far, the gateway's death among
+// them, without waiting for more.
+func (g *guard) pending() {
+	for g.orderArrived() {
+		var o guardOrder
+		err := g.control.Decode(&o)
+		g.obey(o, err == nil)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// orderArrived says whether the next Decode has something to read.
+func (g *guard) orderArrived() bool {
+	if rest, ok := g.control.Buffered().(*bytes.Reader); ok {
+		text, _ := io.ReadAll(rest)
+		if len(bytes.TrimSpace(text)) > 0 {
+			return true
+		}
+	}
+	fds := []unix.PollFd{{Fd: guardControlFD, Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0 // readable, or hung up
 }
 
 // readOrders decodes the control pipe until its end. An unreadable order counts
 // as the end: a gateway that talks nonsense is no gateway.
-func readOrders() <-chan guardOrder {
+func readOrders(control *json.Decoder) <-chan guardOrder {
 	orders := make(chan guardOrder)
 	go func() {
 		defer close(orders)
-		dec := json.NewDecoder(os.NewFile(guardControlFD, "control"))
 		for {
 			var o guardOrder
-			if dec.Decode(&o) != nil {
+			if control.Decode(&o) != nil {
 				return
 			}
 			orders <- o
@@ -129,7 +192,11 @@ func readOrders() <-chan guardOrder {
 
 // supervise returns when no process of the run is left.
 func (g *guard) supervise() {
-	for !g.sweep() {
+	if err := g.pipe.poll(); err != nil {
+		panic("lanegate guard: " + err.Error()) // the command dies with us
+	}
+	g.orders = readOrders(g.control)
+	for {
 		now := Boottime()
 		g.step(now)
 		if err := g.timer.Set(g.wake(now)); err != nil {
@@ -141,8 +208,11 @@ func (g *guard) supervise() {
 		case <-g.signals:
 		case <-g.timer.C:
 		}
+		if g.sweep() {
+			g.report(guardReport{Event: eventEnded})
+			return
+		}
 	}
-	g.report(guardReport{Event: eventEnded})
 }
 
 // obey takes in one order; ok is false when the gateway has died.

@@ -31,11 +31,7 @@ type commandProc struct {
 func (g *guard) start() bool {
 	lockFD := g.raiseLock()
 	g.report(guardReport{Event: eventStarting})
-	select {
-	case o, ok := <-g.orders:
-		g.obey(o, ok)
-	default:
-	}
+	g.pending()
 	if reason := g.due(Boottime()); reason != reasonNone {
 		g.report(guardReport{Event: eventRefused, Reason: reason})
 		return false

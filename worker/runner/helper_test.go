@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/signal"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // gatewaySpec tells a helper process, which plays a gateway, what to run.
@@ -61,16 +58,6 @@ func gatewayMain(text string) int {
 	end := e.Run(context.Background(), newJob(), lease)
 	if err := json.NewEncoder(os.Stdout).Encode(end); err != nil {
 		return 1
-	}
-	return 0
-}
-
-// signalsMain prints which signals its process ignores, as a mask in hex.
-func signalsMain() int {
-	for sig := unix.Signal(1); sig <= 31; sig++ {
-		if signal.Ignored(sig) {
-			fmt.Println("ignored", unix.SignalName(sig))
-		}
 	}
 	return 0
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/lanegate/lanegate"
 )
 
-// The test binary plays all parts: guard, gateway (see helper_test.go) and, where
-// a shell would not do, a job.
+// The test binary plays guard and gateway (see helper_test.go) as well.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -25,8 +24,6 @@ func TestMain(m *testing.M) {
 			os.Exit(GuardMain())
 		case "gateway":
 			os.Exit(gatewayMain(os.Args[2]))
-		case "signals":
-			os.Exit(signalsMain())
 		}
 	}
 	os.Exit(m.Run())

@@ -17,7 +17,9 @@ import (
 // latter. So every child that the process starts while it uses Orphans has to be
 // started through Start: one that is not registered would be killed as an orphan
 // at the next End. Children that existed when BecomeSubreaper was called (a
-// container's entry script may leave some, then exec the gateway) are known.
+// container's entry script may leave some, then exec the gateway) are known. A
+// gateway that is process 1 of a container adopts the orphans of other sessions
+// there as well, and ends them with the next End.
 type Orphans struct {
 	// mu is held while a child is started and registered, and during each round of
 	// End: a round never sees a child that is not registered yet, and no two

@@ -15,6 +15,9 @@
 // of the run is left. If the guard itself is killed, the kernel kills the command
 // (parent death signal) and the gateway, a subreaper too, ends the rest.
 //
+// A supervisor that signals all processes of a unit at once would bypass the
+// guards: under systemd use KillMode=mixed.
+//
 // The package is for Linux only and carries no build tags: it uses process
 // groups, /proc, CLOCK_BOOTTIME timers and prctl throughout.
 package runner

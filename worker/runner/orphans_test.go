@@ -1,0 +1,169 @@
+package runner
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// startShell starts a registered child of the test process itself.
+func startShell(t *testing.T, o *Orphans, script string) *Child {
+	t.Helper()
+	c, err := o.Start(func() (*os.Process, error) {
+		return os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{Env: []string{"PATH=" + defaultPath}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Kill()
+		_, _ = c.Wait()
+	})
+	return c
+}
+
+func TestOrphansEndsAdoptedProcessesOnly(t *testing.T) {
+	o := newOrphans(t)
+	pids := filepath.Join(t.TempDir(), "pids")
+	own := startShell(t, o, "exec sleep 600")
+	// A chain: each orphan's death hands over the next.
+	parent := startShell(t, o, `trap '' TERM; sh -c 'sh -c "sleep 600 & echo \$! >> `+pids+`; wait" & echo $! >> `+pids+`; wait' & echo $! >> `+pids+`; wait`)
+	orphans := readPIDs(t, pids, 3)
+	if err := o.End(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range orphans {
+		if !alive(pid) {
+			t.Fatal("the child of a living child was killed")
+		}
+	}
+	if err := parent.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parent.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.End(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, orphans...)
+	if !alive(own.Pid) {
+		t.Error("a registered child was killed")
+	}
+	left, err := children()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range orphans {
+		if slices.Contains(left, pid) {
+			t.Errorf("orphan %d was not reaped", pid)
+		}
+	}
+}
+
+// Children are started all the while orphans are looked for; none is hit.
+func TestOrphansNeverHitAFreshChild(t *testing.T) {
+	o := newOrphans(t)
+	stop := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				ended <- nil
+				return
+			default:
+			}
+			if err := o.End(context.Background()); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	for range 100 {
+		c, err := o.Start(func() (*os.Process, error) {
+			return os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, err := c.Wait()
+		if err != nil || !state.Success() {
+			t.Fatalf("child ended with %v, %v", state, err)
+		}
+	}
+	close(stop)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOrphansEndIsBounded(t *testing.T) {
+	o := newOrphans(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	// One calm round is no proof, and the context allows no second.
+	if err := o.End(ctx); err == nil || !strings.Contains(err.Error(), "could not be ended yet") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestChildrenBothWays(t *testing.T) {
+	o := newOrphans(t)
+	a, b := startShell(t, o, "exec sleep 600"), startShell(t, o, "exec sleep 600")
+	for name, list := range map[string]func() ([]int, error){"per thread": childrenOfThreads, "by parent": childrenByParent, "chosen": children} {
+		pids, err := list()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(pids, a.Pid) || !slices.Contains(pids, b.Pid) {
+			t.Errorf("%s: %v lacks %d or %d", name, pids, a.Pid, b.Pid)
+		}
+		if slices.Contains(pids, os.Getpid()) || slices.Contains(pids, os.Getppid()) {
+			t.Errorf("%s: %v holds processes that are no children", name, pids)
+		}
+	}
+}
+
+func TestEarlyChildrenAreKnownByTheirStart(t *testing.T) {
+	o := newOrphans(t)
+	c := startShell(t, o, "exec sleep 600")
+	stat, ok := readStat(c.Pid)
+	if !ok || stat.parent != os.Getpid() || stat.started == 0 {
+		t.Fatalf("stat %+v, %v", stat, ok)
+	}
+	early := &Orphans{known: map[int]uint64{c.Pid: stat.started}}
+	if !early.own(c.Pid) {
+		t.Error("an early child is taken for an orphan")
+	}
+	early.known[c.Pid] = stat.started + 1
+	if early.own(c.Pid) || len(early.known) != 0 {
+		t.Error("another process under an early child's id is taken for that child")
+	}
+}
+
+func TestBootTimer(t *testing.T) {
+	timer, err := newBootTimer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer timer.Close()
+	for _, ahead := range []time.Duration{20 * time.Millisecond, -time.Hour} { // a past instant fires at once
+		at := max(Boottime()+ahead, 1)
+		if err := timer.Set(at); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-timer.C:
+		case <-time.After(patience):
+			t.Fatal("no tick")
+		}
+		if now := Boottime(); now < at {
+			t.Errorf("ticked %v early", at-now)
+		}
+	}
+}
