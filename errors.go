@@ -128,6 +128,7 @@ var (
 	ErrOverloaded      = &Error{Kind: KindLimited, Code: "overloaded", Message: "too many requests wait for the database; nothing was enqueued. Try again.", RetryAfter: 1 * time.Second}
 	ErrWorkerGone      = &Error{Kind: KindConflict, Code: "worker_not_live", Message: "this worker was declared dead or has left; start again under a new identity."}
 	ErrBuiltinLane     = &Error{Kind: KindConflict, Code: "lane_is_builtin", Message: "this lane is built in and can't be changed that way or deleted."}
+	ErrClassExists     = &Error{Kind: KindConflict, Code: "class_exists", Message: "this job class exists already; change it with PUT or PATCH."}
 	ErrManagedByFile   = &Error{Kind: KindConflict, Code: "managed_by_file", Message: "this is declared in the config file; edit it there and reload."}
 	ErrWouldDemote     = &Error{Kind: KindConflict, Code: "would_demote", Message: "this edit changes the fingerprint of a promoted class, which voids its proof. Repeat with ?demote=true to move it back to serial."}
 	ErrWidthLowered    = &Error{Kind: KindConflict, Code: "width_lowered", Message: "this change would lower a lane's width in force. Repeat with ?accept=width if that is meant."}

@@ -229,7 +229,7 @@ func TestMetricSeriesDoNotGrow(t *testing.T) {
 	}
 	noise(0)
 	before := g.series()
-	for i := range 200 {
+	for i := range 100 {
 		noise(i + 1)
 	}
 	if after := g.series(); after != before {
@@ -237,8 +237,8 @@ func TestMetricSeriesDoNotGrow(t *testing.T) {
 	}
 	text := string(g.do("GET", "/metrics", "").want(200).body)
 	for _, want := range []string{
-		`lanegate_jobs_submitted_total{class="known"} 201`, `lanegate_lane_queued{lane="serial"}`,
-		`lanegate_http_request_duration_seconds_count{method="POST",route="/jobs",status="2xx"} 201`, `route="other"`, `method="other"`,
+		`lanegate_jobs_submitted_total{class="known"} 101`, `lanegate_lane_queued{lane="serial"}`,
+		`lanegate_http_request_duration_seconds_count{method="POST",route="/jobs",status="2xx"} 101`, `route="other"`, `method="other"`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("/metrics lacks %s", want)

@@ -19,6 +19,8 @@ type ChangeOptions struct {
 	AcceptWidth bool
 	// Demote: a promoted class whose fingerprint changes may go back to serial.
 	Demote bool
+	// New: PutClass creates a class; one that exists already is ErrClassExists.
+	New bool
 	// unattended: no person can be asked; consequences are applied, recorded and alarmed.
 	unattended bool
 }

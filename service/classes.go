@@ -45,6 +45,9 @@ func (s *Service) PutClass(ctx context.Context, id string, spec lanegate.ClassSp
 	err = s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
 		old, err := cfg.findClass(id)
 		created = errors.Is(err, lanegate.ErrClassNotFound)
+		if !created && o.New {
+			return lanegate.ErrClassExists.With("job class %q exists already; change it with PUT or PATCH /job-classes/%s.", id, id)
+		}
 		if !created && old.ManagedBy == lanegate.ManagedByFile {
 			return s.managedByFile("class", id)
 		}
