@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/go-chi/chi/v5/middleware"
 	"github.com/lanegate/lanegate/service"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -44,6 +43,9 @@ type Options struct {
 	// Submits bounds how many submissions are worked on at once; more get 429
 	// while the reads keep their connections. Default 512.
 	Submits int
+	// BodyTimeout is how long a client may take to send a body (default 30 s),
+	// WriteTimeout how long to fetch the answer once it is there (default 30 s).
+	BodyTimeout, WriteTimeout time.Duration
 }
 
 // Part is one part's health.
@@ -65,6 +67,8 @@ type API struct {
 	svc     *service.Service
 	log     *slog.Logger
 	submits chan struct{} // one token per submission in work
+	views   chan struct{} // one token per look beside a submission, see asItStands
+	bodies  budget        // bytes of all bodies in memory
 	metrics *metrics
 	keys    keyring
 	pages   pages
@@ -144,11 +148,18 @@ func New(o Options) http.Handler {
 	if o.Submits == 0 {
 		o.Submits = 512
 	}
+	if o.BodyTimeout == 0 {
+		o.BodyTimeout = bodyTimeout
+	}
+	if o.WriteTimeout == 0 {
+		o.WriteTimeout = writeTimeout
+	}
 	if o.Parts == nil {
 		o.Parts = func(context.Context) []Part { return nil }
 	}
 	a := &API{
-		o: o, svc: o.Service, log: o.Log, submits: make(chan struct{}, o.Submits),
+		o: o, svc: o.Service, log: o.Log, submits: make(chan struct{}, o.Submits), views: make(chan struct{}, maxViews),
+		bodies:  budget{max: max(maxBodies, 2*o.MaxBatch)},
 		metrics: newMetrics(o.Registry), keys: newKeyring(o.Tokens), pages: newPages(),
 	}
 	return a.router()
@@ -156,11 +167,11 @@ func New(o Options) http.Handler {
 
 func (a *API) router() chi.Router {
 	r := chi.NewRouter()
-	r.Use(requestID, a.observe, a.recoverPanics, middleware.StripSlashes)
-	r.NotFound(a.wrap(RolePublic, func(http.ResponseWriter, *http.Request) error { return errNoRoute }))
-	r.MethodNotAllowed(a.wrap(RolePublic, methodNotAllowed(r)))
+	r.Use(requestID, a.observe, a.recoverPanics, tolerantPath)
+	r.NotFound(a.wrap(route{role: RolePublic, handle: func(http.ResponseWriter, *http.Request) error { return errNoRoute }}))
+	r.MethodNotAllowed(a.wrap(route{role: RolePublic, handle: methodNotAllowed(r)}))
 	for _, rt := range a.routes() {
-		h := a.wrap(rt.role, rt.handle)
+		h := a.wrap(rt)
 		r.Method(rt.method, rt.pattern, h)
 		if rt.method == http.MethodGet {
 			r.Method(http.MethodHead, rt.pattern, h)
@@ -169,10 +180,12 @@ func (a *API) router() chi.Router {
 	return r
 }
 
-// Server time limits. The body's is set by the decoder, as some answers stream for longer.
+// Server time limits. Those of bodies and answers are set for each request, as
+// long polls take longer than others.
 const (
 	headerTimeout = 10 * time.Second
 	bodyTimeout   = 30 * time.Second
+	writeTimeout  = 30 * time.Second
 	idleTimeout   = 90 * time.Second // longer than load balancers keep a connection
 )
 

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-chi/chi/v5"
+
 	"github.com/lanegate/lanegate"
 )
 
@@ -150,7 +152,8 @@ func (r Role) includes(need Role) bool {
 }
 
 // authorize returns the request with its caller, or why it may not go on.
-func (a *API) authorize(r *http.Request, need Role) (*http.Request, error) {
+func (a *API) authorize(r *http.Request, rt route) (*http.Request, error) {
+	need := rt.role
 	if need == RolePublic {
 		return r, nil
 	}
@@ -162,7 +165,38 @@ func (a *API) authorize(r *http.Request, need Role) (*http.Request, error) {
 	if !c.Role.includes(need) || (posts && c.Role == RoleView) {
 		return nil, errForbidden.With("token %q has role %s; this call needs %s.", c.Name, c.Role, need)
 	}
+	if err := c.mayCall(rt, r); err != nil {
+		return nil, err
+	}
 	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c)), nil
+}
+
+// mayCall keeps tokens that are restricted to some classes away from the others,
+// and from calls that are about the whole gateway. What a submission or a new
+// class names is judged when its body was read, jobs by maySee.
+func (c caller) mayCall(rt route, r *http.Request) error {
+	if len(c.Classes) == 0 {
+		return nil
+	}
+	if strings.HasPrefix(rt.pattern, "/job-classes/{id}") {
+		return c.mayUse(chi.URLParam(r, "id"))
+	}
+	shared := strings.HasPrefix(rt.pattern, "/lanes") || strings.HasPrefix(rt.pattern, "/resources")
+	if rt.pattern == "/metrics" || (shared && rt.method != http.MethodGet) {
+		return errForbidden.With("token %q is restricted to some job classes; this call is about the whole gateway.", c.Name)
+	}
+	return nil
+}
+
+// others protects a gateway without tokens from pages of other origins that are
+// open in a browser beside it. Clients that are no browsers pass.
+var others = http.NewCrossOriginProtection()
+
+func sameOrigin(r *http.Request) error {
+	if others.Check(r) != nil {
+		return errForbidden.With("this request comes from a web page of another origin, which may not change anything here.")
+	}
+	return nil
 }
 
 // mayUse says whether the caller's token is good for a class.

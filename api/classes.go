@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"fmt"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -64,20 +63,27 @@ func (a *API) listClasses(w http.ResponseWriter, r *http.Request) error {
 	r, cancel := timed(r, handlerTimeout)
 	defer cancel()
 	p := query(r)
-	limit, after := p.limit(), openCursor(p)
+	limit, after := p.limit(), openCursor(p, lanegate.ValidSlug)
 	if err := p.done(); err != nil {
 		return err
 	}
-	list, next, err := a.svc.Classes(r.Context(), after, limit)
-	if err != nil {
-		return err
-	}
 	out := page[classDocument]{Items: []classDocument{}}
-	for _, c := range list {
-		out.Items = append(out.Items, newClassDocument(c))
-	}
-	if next != "" {
-		out.NextCursor = sealCursor(next)
+	for more := true; more; { // a restricted token sees a part: go on until the page is full
+		list, next, err := a.svc.Classes(r.Context(), after, maxLimit)
+		if err != nil {
+			return err
+		}
+		for _, c := range list {
+			if callerOf(r.Context()).mayUse(c.ID) != nil {
+				continue
+			}
+			if len(out.Items) == limit {
+				out.NextCursor = sealCursor(out.Items[limit-1].ID)
+				return encode(w, http.StatusOK, out)
+			}
+			out.Items = append(out.Items, newClassDocument(c))
+		}
+		after, more = next, next != ""
 	}
 	return encode(w, http.StatusOK, out)
 }
@@ -131,13 +137,19 @@ func (a *API) createClass(w http.ResponseWriter, r *http.Request) error {
 	if doc.ID == "" {
 		return fieldProblem("invalid_fields", "/id", "is required: the class's name, e.g. \"pos-sales\"")
 	}
-	if _, err := a.svc.Class(r.Context(), doc.ID); err == nil {
-		return &lanegate.Error{
-			Kind: lanegate.KindConflict, Code: "class_exists",
-			Message: fmt.Sprintf("job class %q exists already; change it with PUT or PATCH /job-classes/%s.", doc.ID, doc.ID),
-		}
+	if err := callerOf(r.Context()).mayUse(doc.ID); err != nil {
+		return err
 	}
-	return a.storeClass(w, r, doc.ID, doc, o)
+	unborn := lanegate.Class{ID: doc.ID, Lane: lanegate.LaneSerial, MaxInFlight: 1, ManagedBy: lanegate.ManagedByAPI}
+	if err := lanegate.Invalid(doc.changedReadOnly(newClassDocument(unborn))); err != nil {
+		return err
+	}
+	c, err := a.svc.CreateClass(r.Context(), doc.ID, doc.ClassSpec, o)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", "/job-classes/"+c.ID)
+	return encode(w, http.StatusCreated, newClassDocument(c))
 }
 
 // putClass creates a class or replaces what is declared of it.
@@ -244,7 +256,7 @@ func (a *API) patchClass(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	body, _, err := readBody(w, r, a.o.MaxPayload)
+	body, _, err := a.readBody(w, r, a.o.MaxPayload)
 	if err != nil {
 		return err
 	}
@@ -422,12 +434,11 @@ func (a *API) classHistory(w http.ResponseWriter, r *http.Request) error {
 	p := query(r)
 	limit := p.limit()
 	var before int64
-	if c := openCursor(p); c != "" {
+	openCursor(p, func(s string) (ok bool) {
 		var err error
-		if before, err = strconv.ParseInt(c, 10, 64); err != nil || before < 1 {
-			p.bad("cursor", "is not one of this list")
-		}
-	}
+		before, err = strconv.ParseInt(s, 10, 64)
+		return err == nil && before > 0
+	})
 	if err := p.done(); err != nil {
 		return err
 	}

@@ -2,12 +2,11 @@ package api
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
-	"reflect"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -85,33 +84,15 @@ func unsupportedType(header string) error {
 
 // readBody reads at most limit bytes and judges the headers first, so that a
 // client that waits for 100-continue never sends what would be refused.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, typ string, err error) {
+func (a *API) readBody(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, typ string, err error) {
 	if typ, err = mediaType(r); err != nil {
 		return nil, "", err
 	}
 	if r.ContentLength > limit {
 		return nil, "", tooLarge(limit)
 	}
-	// Without a deadline a client that sends a byte now and then holds a goroutine
-	// for ever. A recorder in a test knows no deadlines, which is no fault.
-	rc := http.NewResponseController(w)
-	if err := rc.SetReadDeadline(time.Now().Add(bodyTimeout)); err == nil {
-		defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
-	}
-	var buf bytes.Buffer
-	if r.ContentLength > 0 {
-		buf.Grow(int(r.ContentLength) + bytes.MinRead)
-	}
-	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, limit)); err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return nil, "", tooLarge(limit)
-		}
-		return nil, "", &lanegate.Error{
-			Kind: lanegate.KindBadRequest, Code: "body_cut_off",
-			Message: "the body ended early or came too slowly; nothing was enqueued.", Err: err,
-		}
-	}
-	return buf.Bytes(), typ, nil
+	body, err = a.readAll(w, r, limit)
+	return body, typ, err
 }
 
 func tooLarge(limit int64) error {
@@ -124,7 +105,7 @@ func tooLarge(limit int64) error {
 // decode reads a JSON object into a T: strictly, with every fault named.
 func decode[T any](a *API, w http.ResponseWriter, r *http.Request, limit int64) (T, error) {
 	var v T
-	body, _, err := readBody(w, r, limit)
+	body, _, err := a.readBody(w, r, limit)
 	if err != nil {
 		return v, err
 	}
@@ -156,138 +137,22 @@ func decodeBytes(body []byte, v any, maxDepth int) error {
 	return nil
 }
 
-// decodeError names the field that does not fit.
-func decodeError(err error, v any) error {
-	sem, ok := errors.AsType[*json.SemanticError](err)
-	if !ok {
-		return &lanegate.Error{Kind: lanegate.KindBadRequest, Code: "bad_json", Message: "the body is not valid JSON; nothing was enqueued.", Err: err}
-	}
-	pointer := string(sem.JSONPointer)
-	if errors.Is(err, json.ErrUnknownName) {
-		name := pointer[strings.LastIndexByte(pointer, '/')+1:]
-		detail := "is not a field here"
-		if near := nearest(name, fieldsOf(reflect.TypeOf(v).Elem(), pointer)); near != "" {
-			detail += fmt.Sprintf("; did you mean %q?", near)
-		}
-		return fieldProblem("unknown_field", pointer, detail)
-	}
-	detail := "has the wrong type: " + string(kindName(sem.JSONKind)) + " is not taken here"
-	if sem.Err != nil {
-		detail = sem.Err.Error()
-	}
-	return fieldProblem("wrong_type", pointer, detail)
-}
-
-func fieldProblem(code, pointer, detail string) error {
-	return &lanegate.Error{
-		Kind: lanegate.KindInvalid, Code: code, Message: "some fields are wrong; nothing was changed. Correct what \"fields\" names and send it again.",
-		Fields: []lanegate.FieldError{{Pointer: pointer, Detail: detail}},
-	}
-}
-
-func kindName(k jsontext.Kind) string {
-	switch k {
-	case 'n':
-		return "null"
-	case 't', 'f':
-		return "a boolean"
-	case '"':
-		return "a string"
-	case '0':
-		return "a number"
-	case '{':
-		return "an object"
-	case '[':
-		return "an array"
-	}
-	return "this value"
-}
-
-// fieldsOf lists the field names of the struct that pointer's parent stands for.
-func fieldsOf(t reflect.Type, pointer string) []string {
-	parts := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
-	for _, part := range parts[:len(parts)-1] {
-		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
-			t = t.Elem()
-		}
-		if t.Kind() != reflect.Struct {
-			continue // an index into a slice
-		}
-		for f := range flatFields(t) {
-			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name == part {
-				t = f.Type
-				break
-			}
-		}
-	}
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
-		t = t.Elem()
-	}
-	if t.Kind() != reflect.Struct {
-		return nil
-	}
-	var names []string
-	for f := range flatFields(t) {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// flatFields yields a struct's fields with embedded ones laid flat.
-func flatFields(t reflect.Type) func(func(reflect.StructField) bool) {
-	return func(yield func(reflect.StructField) bool) {
-		for _, f := range reflect.VisibleFields(t) {
-			if !f.Anonymous && !yield(f) {
-				return
-			}
-		}
-	}
-}
-
-// nearest returns the name within two edits of s, "" when there is none.
-func nearest(s string, names []string) string {
-	best, at := 3, ""
-	for _, n := range names {
-		if d := editDistance(strings.ToLower(s), n); d < best {
-			best, at = d, n
-		}
-	}
-	return at
-}
-
-// editDistance is Levenshtein's (Wagner & Fischer 1974), by one row.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			up := row[j]
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(row[j]+1, row[j-1]+1, diagonal+cost)
-			diagonal = up
-		}
-	}
-	return row[len(b)]
-}
-
 // params reads query parameters strictly: unknown, repeated and malformed ones
 // are refused, each by name.
 type params struct {
-	r     *http.Request
-	errs  []lanegate.FieldError
-	known []string
+	values url.Values
+	errs   []lanegate.FieldError
+	known  []string
 }
 
-func query(r *http.Request) *params { return &params{r: r} }
+func query(r *http.Request) *params {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	p := &params{values: values}
+	if err != nil {
+		p.errs = append(p.errs, lanegate.FieldError{Pointer: "?", Detail: "can't be read: " + err.Error()})
+	}
+	return p
+}
 
 func (p *params) bad(name, format string, args ...any) {
 	p.errs = append(p.errs, lanegate.FieldError{Pointer: "?" + name, Detail: fmt.Sprintf(format, args...)})
@@ -295,7 +160,7 @@ func (p *params) bad(name, format string, args ...any) {
 
 func (p *params) all(name string) []string {
 	p.known = append(p.known, name)
-	return p.r.URL.Query()[name]
+	return p.values[name]
 }
 
 func (p *params) str(name string) string {
@@ -305,6 +170,9 @@ func (p *params) str(name string) string {
 	}
 	if len(v) == 0 {
 		return ""
+	}
+	if v[0] == "" {
+		p.bad(name, "is empty; give a value, or leave it out")
 	}
 	return v[0]
 }
@@ -395,7 +263,7 @@ func (p *params) time(name string) *time.Time {
 
 // done returns every fault at once.
 func (p *params) done() error {
-	for name := range p.r.URL.Query() {
+	for name := range p.values {
 		if !slices.Contains(p.known, name) {
 			p.bad(name, "is not a parameter here; known are: %s", strings.Join(p.known, ", "))
 		}

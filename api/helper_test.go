@@ -319,13 +319,23 @@ func eventually(t testing.TB, what string, cond func() bool) {
 }
 
 // listen serves the gateway on a port of its own.
-func (g *gateway) listen() *httptest.Server {
+func (g *gateway) listen(edits ...func(*http.Server)) *httptest.Server {
 	g.Helper()
 	s := httptest.NewUnstartedServer(g.router)
 	s.Config = NewServer(g.router, slog.New(slog.DiscardHandler))
+	for _, edit := range edits {
+		edit(s.Config)
+	}
 	s.Start()
 	g.Cleanup(s.Close)
 	return s
 }
 
 func sumOf(s string) [sha256.Size]byte { return sha256.Sum256([]byte(s)) }
+
+// newRecorder serves a request as it is, without holding it against the specification.
+func newRecorder(g *gateway, req *http.Request) *httptest.ResponseRecorder {
+	rec := httptest.NewRecorder()
+	g.router.ServeHTTP(rec, req)
+	return rec
+}
