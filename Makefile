@@ -35,9 +35,10 @@ deps: ## install what the tests need and this machine lacks (PostgreSQL, node, a
 test: deps ## run every test, on SQLite and PostgreSQL
 	$(TESTENV) $(GO) test -shuffle=on -timeout 15m $(TESTFLAGS)
 
+# Not e2e: what it tests is a process of its own, built without the detector.
 .PHONY: race
-race: deps ## run every test under the race detector
-	$(TESTENV) $(GO) test -race -shuffle=on -timeout 30m $(TESTFLAGS)
+race: deps ## run every test but e2e under the race detector
+	$(TESTENV) $(GO) test -race -shuffle=on -timeout 30m $(if $(filter ./...,$(TESTFLAGS)),$$($(GO) list ./... | grep -v '/e2e$$'),$(TESTFLAGS))
 
 .PHONY: lint
 lint: $(LINTER) ## check form: gofmt, vet, go fix, linters, direction of imports, shell syntax

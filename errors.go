@@ -3,6 +3,8 @@ package lanegate
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 )
 
@@ -49,14 +51,15 @@ type FieldError struct {
 
 // Error implements error; it includes the private cause, so it is for logs.
 func (e *Error) Error() string {
-	s := e.Code + ": " + e.Message
+	var s strings.Builder
+	s.WriteString(e.Code + ": " + e.Message)
 	for _, f := range e.Fields {
-		s += "; " + f.Pointer + ": " + f.Detail
+		s.WriteString("; " + f.Pointer + ": " + f.Detail)
 	}
 	if e.Err != nil {
-		s += ": " + e.Err.Error()
+		s.WriteString(": " + e.Err.Error())
 	}
-	return s
+	return s.String()
 }
 
 // Unwrap returns the private cause.
@@ -87,9 +90,7 @@ func (e *Error) Because(err error) *Error {
 func (e *Error) Detail(key string, value any) *Error {
 	c := *e
 	c.Details = make(map[string]any, len(e.Details)+1)
-	for k, v := range e.Details {
-		c.Details[k] = v
-	}
+	maps.Copy(c.Details, e.Details)
 	c.Details[key] = value
 	return &c
 }

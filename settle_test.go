@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
 
 func TestSettle(t *testing.T) {
 	exec := ClassSpec{Run: Run{Kind: RunExec, Command: "c"}}
@@ -15,9 +16,9 @@ func TestSettle(t *testing.T) {
 	three := exec
 	three.MaxAttempts = 3
 	stubborn := exec
-	stubborn.Repeatable = ptr(false)
+	stubborn.Repeatable = new(false)
 	webAgain := web
-	webAgain.Repeatable = ptr(true)
+	webAgain.Repeatable = new(true)
 	minute := 60 * time.Second
 
 	for _, tt := range []struct {

@@ -41,7 +41,8 @@ type Options struct {
 	Parts   func(ctx context.Context) []Part
 	Version string
 	// Submits bounds how many submissions are worked on at once; more get 429
-	// while the reads keep their connections. Default 512.
+	// while the reads keep their connections. Default 2048: the thousand of a full
+	// hour go in together, as they share commits.
 	Submits int
 	// BodyTimeout is how long a client may take to send a body (default 30 s),
 	// WriteTimeout how long to fetch the answer once it is there (default 30 s).
@@ -132,7 +133,9 @@ func (a *API) routes() []route {
 }
 
 // New returns the API as a handler. It panics on missing parts, which is a wiring mistake.
-func New(o Options) http.Handler {
+func New(o Options) http.Handler { return newAPI(o).router() }
+
+func newAPI(o Options) *API {
 	if o.Service == nil || o.Log == nil || o.Registry == nil {
 		panic("api: New: Service, Log and Registry are required")
 	}
@@ -146,7 +149,7 @@ func New(o Options) http.Handler {
 		o.MaxDepth = service.DefaultMaxDepth
 	}
 	if o.Submits == 0 {
-		o.Submits = 512
+		o.Submits = 2048
 	}
 	if o.BodyTimeout == 0 {
 		o.BodyTimeout = bodyTimeout
@@ -157,12 +160,11 @@ func New(o Options) http.Handler {
 	if o.Parts == nil {
 		o.Parts = func(context.Context) []Part { return nil }
 	}
-	a := &API{
+	return &API{
 		o: o, svc: o.Service, log: o.Log, submits: make(chan struct{}, o.Submits), views: make(chan struct{}, maxViews),
 		bodies:  budget{max: max(maxBodies, 2*o.MaxBatch)},
 		metrics: newMetrics(o.Registry), keys: newKeyring(o.Tokens), pages: newPages(),
 	}
-	return a.router()
 }
 
 func (a *API) router() chi.Router {
@@ -190,7 +192,8 @@ const (
 )
 
 // NewServer returns a server for h with the limits that keep slow clients from
-// holding it: header 10 s, body 30 s, idle 90 s.
+// holding it: header 10 s, body 30 s, idle 90 s, and a bit over 5 min for the
+// answer, which is what GET /jobs/{id}/wait may take.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,

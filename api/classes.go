@@ -96,7 +96,7 @@ func (a *API) listClasses(w http.ResponseWriter, r *http.Request) error {
 //	@Produce	json
 //	@Param		id	path		string	true	"Class id"
 //	@Success	200	{object}	classDocument
-//	@Failure	401,403,404,503	{object}	problem
+//	@Failure	400,401,403,404,503	{object}	problem
 //	@Router		/job-classes/{id} [get]
 //	@Security	bearer
 func (a *API) getClass(w http.ResponseWriter, r *http.Request) error {

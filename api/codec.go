@@ -3,13 +3,14 @@ package api
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,25 +18,25 @@ import (
 	"github.com/lanegate/lanegate/service"
 )
 
-// encodeOptions keep raw JSON as it was sent: escapes and digits untouched.
-var encodeOptions = json.JoinOptions(jsontext.PreserveRawStrings(true), jsontext.AllowDuplicateNames(true), json.Deterministic(true))
+// encodeOptions keep raw JSON as it was sent: escapes and digits untouched. Bytes
+// of a request line that are not UTF-8 may be quoted in an answer: they are replaced.
+var encodeOptions = json.JoinOptions(
+	jsontext.PreserveRawStrings(true), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), json.Deterministic(true),
+)
 
-// encode writes v with the given status.
+// encode writes v with the given status. What can't be encoded is an error
+// before the status is sent, never half an answer.
 func encode(w http.ResponseWriter, status int, v any) error {
+	text, err := json.Marshal(v, encodeOptions)
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	writeJSON(w, v)
+	_, _ = w.Write(append(text, '\n')) // an error means that the client has left
 	return nil
-}
-
-// writeJSON writes v; an error here means that the client has left.
-func writeJSON(w io.Writer, v any) {
-	if err := json.MarshalWrite(w, v, encodeOptions); err != nil {
-		return
-	}
-	_, _ = w.Write([]byte("\n"))
 }
 
 // body kinds a route takes beside application/json.
@@ -113,14 +114,27 @@ func decode[T any](a *API, w http.ResponseWriter, r *http.Request, limit int64) 
 	return v, err
 }
 
+var errArrayBody = &lanegate.Error{
+	Kind: lanegate.KindInvalid, Code: "array_body",
+	Message: "the body is an array; this path takes one object.",
+}
+
 // decodeBytes decodes one JSON object into v, a pointer to a struct.
 func decodeBytes(body []byte, v any, maxDepth int) error {
+	if err := checkObject(body, maxDepth); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err != nil {
+		return decodeError(err, v)
+	}
+	return nil
+}
+
+// checkObject says whether body is one JSON object that can be kept unharmed.
+func checkObject(body []byte, maxDepth int) error {
 	trimmed := bytes.TrimLeft(body, " \t\r\n")
 	if len(trimmed) > 0 && trimmed[0] == '[' {
-		return &lanegate.Error{
-			Kind: lanegate.KindInvalid, Code: "array_body",
-			Message: "the body is an array; one request takes one object. Set MaxBatchSize to 1 (EventBridge), or send up to 1,000 jobs as {\"jobs\": […]} to /jobs/batch. Nothing was enqueued.",
-		}
+		return errArrayBody
 	}
 	if err := service.CheckJSON(body, maxDepth, ""); err != nil {
 		return err
@@ -128,11 +142,8 @@ func decodeBytes(body []byte, v any, maxDepth int) error {
 	if trimmed[0] != '{' {
 		return &lanegate.Error{
 			Kind: lanegate.KindInvalid, Code: "not_an_object",
-			Message: "the body must be a JSON object, e.g. {\"class\": \"pos-sales\"}. Nothing was enqueued.",
+			Message: "the body must be a JSON object: {…}. Nothing was enqueued.",
 		}
-	}
-	if err := json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err != nil {
-		return decodeError(err, v)
 	}
 	return nil
 }
@@ -149,7 +160,7 @@ func query(r *http.Request) *params {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	p := &params{values: values}
 	if err != nil {
-		p.errs = append(p.errs, lanegate.FieldError{Pointer: "?", Detail: "can't be read: " + err.Error()})
+		p.bad("", "the part behind the question mark is malformed: %v", err)
 	}
 	return p
 }
@@ -160,6 +171,12 @@ func (p *params) bad(name, format string, args ...any) {
 
 func (p *params) all(name string) []string {
 	p.known = append(p.known, name)
+	for _, v := range p.values[name] {
+		if !utf8.ValidString(v) || strings.ContainsFunc(v, unicode.IsControl) {
+			p.bad(name, "must be UTF-8 text without control characters")
+			return nil
+		}
+	}
 	return p.values[name]
 }
 
@@ -261,11 +278,18 @@ func (p *params) time(name string) *time.Time {
 	return &t
 }
 
+func (p *params) knownOnes() string {
+	if len(p.known) == 0 {
+		return "there is none"
+	}
+	return "known are: " + strings.Join(p.known, ", ")
+}
+
 // done returns every fault at once.
 func (p *params) done() error {
 	for name := range p.values {
 		if !slices.Contains(p.known, name) {
-			p.bad(name, "is not a parameter here; known are: %s", strings.Join(p.known, ", "))
+			p.bad(name, "is not a parameter here; %s", p.knownOnes())
 		}
 	}
 	if len(p.errs) == 0 {

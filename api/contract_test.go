@@ -3,11 +3,9 @@ package api
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -79,7 +77,8 @@ func checkAnswer(t testing.TB, served chi.Router, req *http.Request, body []byte
 		Route:   &routers.Route{Spec: doc, Path: rc.RoutePattern(), PathItem: item, Method: req.Method, Operation: item.GetOperation(req.Method)},
 		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
 	}
-	if a.status < 300 && (len(body) == 0 || req.Header.Get("Content-Type") == "application/json") {
+	perItem := rc.RoutePattern() == "/jobs/batch" // a 200 may hold refusals
+	if a.status < 300 && !perItem && (len(body) == 0 || req.Header.Get("Content-Type") == "application/json") {
 		if err := openapi3filter.ValidateRequest(t.Context(), in); err != nil {
 			t.Errorf("%s %s was accepted, but does not fit the specification: %v\n%.500s", req.Method, req.URL, err, body)
 		}
@@ -179,8 +178,6 @@ func TestOperationsAreDescribed(t *testing.T) {
 	}
 }
 
-// A committed document that the handlers' comments have moved away from is
-// caught by the build; this catches what it can't see: an answer's shape.
 func TestHeadMirrorsGet(t *testing.T) {
 	g := newGateway(t)
 	for _, path := range []string{"/livez", "/jobs", "/lanes/serial", "/openapi.json", "/docs"} {
@@ -297,6 +294,3 @@ func TestNewPanicsOnMissingParts(t *testing.T) {
 	}()
 	New(Options{})
 }
-
-var _ = httptest.NewRecorder
-var _ = json.Valid

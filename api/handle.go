@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
+	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 	"github.com/lanegate/lanegate"
 )
@@ -25,6 +26,15 @@ var (
 	errInternal = &lanegate.Error{
 		Kind: lanegate.KindInternal, Code: "internal",
 		Message: "an internal fault; it is in the gateway's log under this request id.",
+	}
+	// A scheduler whose method was left at GET would see the list of jobs as success.
+	errGetBody = &lanegate.Error{
+		Kind: lanegate.KindBadRequest, Code: "body_on_get",
+		Message: "a GET takes no body; to submit a job, POST it to /jobs. Nothing was done.",
+	}
+	errDraining = &lanegate.Error{
+		Kind: lanegate.KindUnavailable, Code: "draining", RetryAfter: 5 * time.Second,
+		Message: "this gateway is stopping; what was accepted goes on as its state says. Ask again.",
 	}
 )
 
@@ -89,6 +99,10 @@ func (a *API) wrap(rt route) http.HandlerFunc {
 			a.fail(w, r, err)
 			return
 		}
+		if rt.role != RolePublic && r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			a.fail(w, authorized, errGetBody)
+			return
+		}
 		if err := rt.handle(w, authorized); err != nil {
 			a.fail(w, authorized, err)
 		}
@@ -108,8 +122,8 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case ok:
 	case errors.Is(err, context.DeadlineExceeded):
 		e = lanegate.ErrUnavailable.Because(err)
-	case errors.Is(err, context.Canceled):
-		return // the client has left; there is nobody to answer
+	case errors.Is(err, context.Canceled): // the client has left, or we are stopping
+		e = errDraining.Because(err)
 	default:
 		e = errInternal.Because(err)
 	}
@@ -117,17 +131,26 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if s, ok := errors.AsType[*statusError](err); ok {
 		status = s.status
 	}
-	if status >= 500 {
+	if status >= 500 && e.Code != errDraining.Code {
 		a.log.ErrorContext(r.Context(), "request failed", "request", requestIDOf(r), "method", r.Method, "path", r.URL.Path, "code", e.Code, "err", err)
 	}
 	message := e.Message
 	if e.Kind == lanegate.KindInternal {
 		message = errInternal.Message
 	}
+	if !submits(r) { // the readers of bodies are shared and speak of submissions
+		message = strings.ReplaceAll(message, "othing was enqueued", "othing was changed")
+	}
 	writeProblem(w, status, problem{
 		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: e.Code, Detail: message,
 		Fields: e.Fields, Details: e.Details, RequestID: requestIDOf(r),
 	}, e.RetryAfter)
+}
+
+// submits says whether a request asks for jobs to be enqueued.
+func submits(r *http.Request) bool {
+	path := strings.TrimSuffix(r.URL.Path, "/")
+	return r.Method == http.MethodPost && (path == "/jobs" || path == "/jobs/batch")
 }
 
 func writeProblem(w http.ResponseWriter, status int, p problem, retryAfter time.Duration) {
@@ -144,8 +167,13 @@ func writeProblem(w http.ResponseWriter, status int, p problem, retryAfter time.
 	}
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
+	text, err := json.Marshal(p, encodeOptions)
+	if err != nil { // Details that can't be encoded
+		p.Details = nil
+		text, _ = json.Marshal(p, encodeOptions)
+	}
 	w.WriteHeader(status)
-	writeJSON(w, p)
+	_, _ = w.Write(append(text, '\n')) // an error means that the client has left
 }
 
 // methodNotAllowed answers 405 and names what the path does take.
@@ -243,6 +271,9 @@ func (a *API) observe(next http.Handler) http.Handler {
 			if status == 0 {
 				status = http.StatusOK
 			}
+			if r.Context().Err() != nil && status == http.StatusServiceUnavailable {
+				status = statusClientLeft
+			}
 			took := time.Since(began)
 			pattern := patternOf(r)
 			a.metrics.request(pattern, r.Method, status, took)
@@ -257,6 +288,10 @@ func (a *API) observe(next http.Handler) http.Handler {
 		next.ServeHTTP(ww, r)
 	})
 }
+
+// statusClientLeft is logged and counted, as nginx does, for requests whose
+// client did not wait for the answer: they say nothing about the gateway.
+const statusClientLeft = 499
 
 // patternOf is the route's pattern: the only form of a path that may label a metric.
 func patternOf(r *http.Request) string {

@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -38,6 +37,7 @@ type gateway struct {
 	testing.TB
 	store    *store.Store
 	svc      *service.Service
+	api      *API
 	router   chi.Router
 	registry *prometheus.Registry
 	log      *logBuffer
@@ -92,7 +92,8 @@ func newGateway(t testing.TB, edits ...func(*setup)) *gateway {
 		t.Fatal(err)
 	}
 	s.api.Service, s.api.Log, s.api.Registry = g.svc, log, g.registry
-	g.router = New(s.api).(chi.Router)
+	g.api = newAPI(s.api)
+	g.router = g.api.router()
 	return g
 }
 
@@ -331,11 +332,13 @@ func (g *gateway) listen(edits ...func(*http.Server)) *httptest.Server {
 	return s
 }
 
-func sumOf(s string) [sha256.Size]byte { return sha256.Sum256([]byte(s)) }
-
 // newRecorder serves a request as it is, without holding it against the specification.
 func newRecorder(g *gateway, req *http.Request) *httptest.ResponseRecorder {
 	rec := httptest.NewRecorder()
 	g.router.ServeHTTP(rec, req)
 	return rec
+}
+
+func defaultTarget() *lanegate.ClassSpec {
+	return &lanegate.ClassSpec{Run: lanegate.Run{Kind: lanegate.RunExec, Command: "true"}}
 }

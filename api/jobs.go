@@ -39,8 +39,8 @@ type jobResponse struct {
 	Ahead          *aheadResponse    `json:"ahead,omitempty"`
 	BlockedBy      string            `json:"blocked_by,omitempty"`
 	CancelRequest  bool              `json:"cancel_requested,omitzero"`
-	Payload        jsontext.Value    `json:"payload,omitempty" swaggertype:"object"`
-	Result         jsontext.Value    `json:"result,omitempty" swaggertype:"object"`
+	Payload        jsontext.Value    `json:"payload,omitzero" swaggertype:"object"`
+	Result         jsontext.Value    `json:"result,omitzero" swaggertype:"object"`
 	Links          map[string]string `json:"links"`
 }
 
@@ -155,7 +155,7 @@ func idOf(r *http.Request) (string, error) {
 //	@Produce	json
 //	@Param		id	path		string	true	"Job id"
 //	@Success	200	{object}	jobResponse
-//	@Failure	401,403,404,503	{object}	problem
+//	@Failure	400,401,403,404,503	{object}	problem
 //	@Router		/jobs/{id} [get]
 //	@Security	bearer
 func (a *API) getJob(w http.ResponseWriter, r *http.Request) error {
@@ -301,7 +301,7 @@ type attemptResponse struct {
 //	@Produce	json
 //	@Param		id	path		string	true	"Job id"
 //	@Success	200	{object}	page[attemptResponse]
-//	@Failure	401,403,404,503	{object}	problem
+//	@Failure	400,401,403,404,503	{object}	problem
 //	@Router		/jobs/{id}/attempts [get]
 //	@Security	bearer
 func (a *API) listAttempts(w http.ResponseWriter, r *http.Request) error {
@@ -432,7 +432,7 @@ func (a *API) act(w http.ResponseWriter, r *http.Request, do func(r *http.Reques
 //	@Produce	json
 //	@Param		id	path		string	true	"Job id"
 //	@Success	200	{object}	jobResponse
-//	@Failure	401,403,404,409,503	{object}	problem
+//	@Failure	400,401,403,404,409,503	{object}	problem
 //	@Router		/jobs/{id}/cancel [post]
 //	@Security	bearer
 func (a *API) cancelJob(w http.ResponseWriter, r *http.Request) error {
@@ -449,7 +449,7 @@ func (a *API) cancelJob(w http.ResponseWriter, r *http.Request) error {
 //	@Produce	json
 //	@Param		id	path		string	true	"Job id"
 //	@Success	200	{object}	jobResponse
-//	@Failure	401,403,404,409,503	{object}	problem
+//	@Failure	400,401,403,404,409,503	{object}	problem
 //	@Router		/jobs/{id}/retry [post]
 //	@Security	bearer
 func (a *API) retryJob(w http.ResponseWriter, r *http.Request) error {
@@ -466,7 +466,7 @@ func (a *API) retryJob(w http.ResponseWriter, r *http.Request) error {
 //	@Produce	json
 //	@Param		id	path		string	true	"Job id"
 //	@Success	200	{object}	jobResponse
-//	@Failure	401,403,404,409,503	{object}	problem
+//	@Failure	400,401,403,404,409,503	{object}	problem
 //	@Router		/jobs/{id}/run-next [post]
 //	@Security	bearer
 func (a *API) runNext(w http.ResponseWriter, r *http.Request) error {

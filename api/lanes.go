@@ -124,7 +124,7 @@ func newLaneResponse(v service.LaneView, c caller) laneResponse {
 //	@Tags		lanes
 //	@Produce	json
 //	@Success	200	{object}	page[laneResponse]
-//	@Failure	401,403,503	{object}	problem
+//	@Failure	400,401,403,503	{object}	problem
 //	@Router		/lanes [get]
 //	@Security	bearer
 func (a *API) listLanes(w http.ResponseWriter, r *http.Request) error {
@@ -152,7 +152,7 @@ func (a *API) listLanes(w http.ResponseWriter, r *http.Request) error {
 //	@Produce	json
 //	@Param		name	path		string	true	"Lane"
 //	@Success	200		{object}	laneResponse
-//	@Failure	401,403,404,503	{object}	problem
+//	@Failure	400,401,403,404,503	{object}	problem
 //	@Router		/lanes/{name} [get]
 //	@Security	bearer
 func (a *API) getLane(w http.ResponseWriter, r *http.Request) error {

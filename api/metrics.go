@@ -48,7 +48,7 @@ func (m *metrics) request(pattern, method string, status int, took time.Duration
 //	@Tags		operation
 //	@Produce	plain
 //	@Success	200	{string}	string
-//	@Failure	401,403	{object}	problem
+//	@Failure	400,401,403	{object}	problem
 //	@Router		/metrics [get]
 //	@Security	bearer
 func (a *API) serveMetrics(w http.ResponseWriter, r *http.Request) error {

@@ -53,7 +53,7 @@ func newResourceResponse(v service.ResourceView, c caller) resourceResponse {
 //	@Tags		resources
 //	@Produce	json
 //	@Success	200	{object}	page[resourceResponse]
-//	@Failure	401,403,503	{object}	problem
+//	@Failure	400,401,403,503	{object}	problem
 //	@Router		/resources [get]
 //	@Security	bearer
 func (a *API) listResources(w http.ResponseWriter, r *http.Request) error {
@@ -81,7 +81,7 @@ func (a *API) listResources(w http.ResponseWriter, r *http.Request) error {
 //	@Produce	json
 //	@Param		name	path		string	true	"Resource"
 //	@Success	200		{object}	resourceResponse
-//	@Failure	401,403,404,503	{object}	problem
+//	@Failure	400,401,403,404,503	{object}	problem
 //	@Router		/resources/{name} [get]
 //	@Security	bearer
 func (a *API) getResource(w http.ResponseWriter, r *http.Request) error {

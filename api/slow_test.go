@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// dial opens a connection to the gateway and sends a text, which may be the
 // beginning of a request only.
-func dial(t *testing.T, url, text string) net.Conn {
+// dialSend opens a raw connection and sends text.
+func dialSend(t *testing.T, url, text string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
@@ -65,7 +65,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 			t.Parallel()
 			g := newGateway(t, func(s *setup) { s.api.Tokens, s.api.BodyTimeout = tt.tokens, short })
 			s := g.listen(func(s *http.Server) { s.ReadHeaderTimeout = short })
-			slow := dial(t, s.URL, tt.text)
+			slow := dialSend(t, s.URL, tt.text)
 			res, err := http.Get(s.URL + "/livez")
 			if err != nil || res.StatusCode != http.StatusOK {
 				t.Fatalf("others are not served: %v %v", res, err)
@@ -84,7 +84,7 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 	g := newGateway(t, func(s *setup) { s.api.BodyTimeout, s.api.WriteTimeout = 100*time.Millisecond, 300*time.Millisecond })
 	s := g.listen(func(s *http.Server) {})
 	// Requests in one pipe, whose answers are far more than the buffers on the way hold.
-	c := dial(t, s.URL, "")
+	c := dialSend(t, s.URL, "")
 	done := make(chan error, 1)
 	go func() {
 		request := "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -114,7 +114,7 @@ func TestAnnouncedLengthReservesNothing(t *testing.T) {
 	s := g.listen(func(s *http.Server) {})
 	const clients, announced = 20, 15 << 20
 	for range clients {
-		c := dial(t, s.URL, fmt.Sprintf("POST /jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", announced))
+		c := dialSend(t, s.URL, fmt.Sprintf("POST /jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", announced))
 		line, err := bufio.NewReader(c).ReadString('\n') // it asks for the body: its buffer is made
 		if err != nil || !strings.HasPrefix(line, "HTTP/1.1 100") {
 			t.Fatalf("%q, %v", line, err)

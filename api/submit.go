@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -99,6 +100,11 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 	view := a.asItStands(r.Context(), res, sub.Payload)
 	if res.Replayed {
 		w.Header().Set("Idempotency-Replayed", "true")
+		if res.Job.State.Final() { // it may have a result by now; the answer does not hang on it
+			if whole, err := a.svc.Job(r.Context(), res.Job.ID); err == nil {
+				view = whole
+			}
+		}
 	}
 	if res.Replayed || res.Job.State == lanegate.StateSkipped {
 		return encodeJob(w, http.StatusOK, newJobResponse(view))
@@ -167,10 +173,16 @@ func (a *API) decodeSubmit(body []byte, typ string) (submitRequest, error) {
 	if len(bytes.TrimLeft(body, " \t\r\n")) == 0 {
 		return req, emptyBody()
 	}
+	var err error
 	if typ == typeCloudEvent {
-		return a.decodeCloudEvent(body)
+		req, err = a.decodeCloudEvent(body)
+	} else {
+		err = decodeBytes(body, &req, a.o.MaxDepth+1)
 	}
-	return req, decodeBytes(body, &req, a.o.MaxDepth+1)
+	if errors.Is(err, errArrayBody) {
+		err = errArrayBody.With("the body is an array; one request takes one object. Set MaxBatchSize to 1 (EventBridge), or send up to %d jobs as {\"jobs\": […]} to /jobs/batch. Nothing was enqueued.", service.MaxBatchItems)
+	}
+	return req, err
 }
 
 func emptyBody() error {
@@ -192,7 +204,7 @@ type cloudEvent struct {
 
 func (a *API) decodeCloudEvent(body []byte) (submitRequest, error) {
 	var req submitRequest
-	if err := service.CheckJSON(body, a.o.MaxDepth+2, ""); err != nil {
+	if err := checkObject(body, a.o.MaxDepth+2); err != nil {
 		return req, err
 	}
 	var ev cloudEvent
@@ -305,6 +317,9 @@ func (a *API) submitBatch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	req, err := decode[batchRequest](a, w, r, a.o.MaxBatch)
+	if errors.Is(err, errArrayBody) {
+		return errArrayBody.With("the body is an array; put it into an object: {\"jobs\": […]}. Nothing was enqueued.")
+	}
 	if err != nil {
 		return err
 	}

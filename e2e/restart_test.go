@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -166,12 +167,7 @@ func TestFreezeLongerThanTheLease(t *testing.T) {
 	guards := childrenOf(g.cmd.Process.Pid)
 	g.signal(syscall.SIGSTOP)
 	w.eventually(15*time.Second, "the guard ends the run by its deadline", func() bool {
-		for _, pid := range guards {
-			if alive(pid) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(guards, alive)
 	})
 	g.signal(syscall.SIGCONT)
 	w.running(long.ID, 2)

@@ -39,6 +39,7 @@ api $module/migrations
 api github.com/jmoiron/sqlx
 web $module/openapi
 openapi github.com/getkin/kin-openapi/openapi3
+openapi/gen github.com/jmoiron/sqlx
 app $module/migrations
 app github.com/jmoiron/sqlx
 cmd/lanegate github.com/jmoiron/sqlx

@@ -48,11 +48,20 @@ check)
 		exit 1
 		;;
 	esac
-	# Nothing serves in there, so the health check must fail.
-	if buildah run "$container" -- /lanegate health >/dev/null 2>&1; then
+	# Without tokens it must not serve on every address, which is what the image asks for.
+	if timeout 20 buildah run "$container" -- /lanegate serve >"$stage/serve" 2>&1; then
+		echo "image: lanegate serves on every address without tokens" >&2
+		exit 1
+	elif ! grep -qi token "$stage/serve"; then
+		echo "image: lanegate serve failed for another reason than missing tokens: $(tail -n 3 "$stage/serve")" >&2
+		exit 1
+	fi
+	# Port 1 is nobody's.
+	if buildah run --env LANEGATE_LISTEN=127.0.0.1:1 "$container" -- /lanegate health >/dev/null 2>&1; then
 		echo "image: lanegate health succeeds although nothing is served" >&2
 		exit 1
 	fi
+	echo "image: it refuses to serve without tokens, and its health check fails when nothing is served"
 	;;
 *)
 	echo "usage: scripts/image.sh build|check VERSION" >&2

@@ -98,23 +98,20 @@ func (t *recordingTx) AppendHistory(e HistoryEvent) error {
 
 // announce counts and logs what somebody should hear of although nobody asked.
 func (s *Service) announce(ctx context.Context, e HistoryEvent) {
+	log := s.log.With("subject", e.Subject, "actor", e.Actor, "reason", e.Reason, "evidence", e.Evidence)
 	class, ofClass := strings.CutPrefix(e.Subject, classSubject)
-	var message string
 	switch {
 	case e.Event == eventDemoted:
 		cause, _ := e.Evidence["cause"].(string)
 		s.metrics.demoted(class, cause)
-		message = "class demoted: its proof no longer holds"
+		log.WarnContext(ctx, "class demoted: its proof no longer holds")
 	case e.Event == eventWidthLowered:
-		message = "lane width lowered"
+		log.WarnContext(ctx, "lane width lowered")
 	case e.Event == eventWidthOvercommit:
-		message = "lane width is above what the resources allow"
+		log.WarnContext(ctx, "lane width is above what the resources allow")
 	case e.Event == eventCreated && ofClass && e.Actor == ActorLanegate:
-		message = "class created on its first submission; it runs in serial"
-	default:
-		return
+		log.WarnContext(ctx, "class created on its first submission; it runs in serial")
 	}
-	s.log.WarnContext(ctx, message, "subject", e.Subject, "actor", e.Actor, "reason", e.Reason, "evidence", e.Evidence)
 }
 
 // judgeWidths compares the lanes' widths before and after a change. A person is

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,8 +49,16 @@ func newFixture(t testing.TB, edits ...func(*setup)) *fixture {
 	for _, edit := range edits {
 		edit(&cfg)
 	}
+	path := filepath.Join(t.TempDir(), "lanegate.db")
+	empty, err := emptyDatabase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, empty, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s, err := store.Open(t.Context(), store.Options{
-		Path: filepath.Join(t.TempDir(), "lanegate.db"), Logger: slog.New(slog.DiscardHandler),
+		Path: path, Logger: slog.New(slog.DiscardHandler),
 		Now: f.clock.Now, StarveAfter: cfg.starveAfter,
 	})
 	if err != nil {
@@ -72,6 +80,25 @@ func newFixture(t testing.TB, edits ...func(*setup)) *fixture {
 	}
 	return f
 }
+
+// emptyDatabase is a database file with all tables and no rows, made once: the
+// migrations are the slowest part of a test.
+var emptyDatabase = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "lanegate-service-test-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	path := filepath.Join(dir, "lanegate.db")
+	s, err := store.Open(context.Background(), store.Options{Path: path, Logger: discard()})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Close(); err != nil { // brings everything into the one file
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
 
 // withTarget configures a default target.
 func withTarget(spec lanegate.ClassSpec) func(*setup) {
@@ -285,7 +312,7 @@ func wantError(t testing.TB, err error, want *lanegate.Error) *lanegate.Error {
 // wantFields checks that err is a 422 that points at exactly these places.
 func wantFields(t testing.TB, err error, pointers ...string) {
 	t.Helper()
-	e := wantError(t, err, lanegate.Invalid([]lanegate.FieldError{{}}).(*lanegate.Error))
+	e := wantError(t, err, &lanegate.Error{Kind: lanegate.KindInvalid, Code: "invalid_fields"})
 	var got []string
 	for _, f := range e.Fields {
 		got = append(got, f.Pointer)
@@ -300,112 +327,4 @@ func wantFields(t testing.TB, err error, pointers ...string) {
 	}
 }
 
-// fakeClock stands until it is moved.
-type fakeClock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *fakeClock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *fakeClock) advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
-
-// fakeBell remembers which lanes were rung.
-type fakeBell struct {
-	mu    sync.Mutex
-	lanes []string
-	rings chan struct{}
-}
-
-func newBell() *fakeBell { return &fakeBell{rings: make(chan struct{}, 1)} }
-
-func (b *fakeBell) Ring(lane string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.lanes = append(b.lanes, lane)
-	select {
-	case b.rings <- struct{}{}:
-	default:
-	}
-}
-
-func (b *fakeBell) Rings() <-chan struct{} { return b.rings }
-
-// heard returns what was rung since the last call, in order.
-func (b *fakeBell) heard() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	lanes := b.lanes
-	b.lanes = nil
-	return lanes
-}
-
-// fakeCommands is a catalogue: name → digest.
-type fakeCommands struct {
-	mu      sync.Mutex
-	digests map[string]string
-}
-
-func (c *fakeCommands) Digest(name string) (string, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	d, ok := c.digests[name]
-	return d, ok
-}
-
-func (c *fakeCommands) Digests() map[string]string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.digests)
-}
-
-func (c *fakeCommands) set(name, digest string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.digests[name] = digest
-}
-
-func (c *fakeCommands) remove(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.digests, name)
-}
-
-// fakeLogs keeps messages of warnings and errors.
-type fakeLogs struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (l *fakeLogs) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
-
-func (l *fakeLogs) Handle(_ context.Context, r slog.Record) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, r.Message)
-	return nil
-}
-
-func (l *fakeLogs) WithAttrs([]slog.Attr) slog.Handler { return l }
-func (l *fakeLogs) WithGroup(string) slog.Handler      { return l }
-
-// count says how many messages contain text.
-func (l *fakeLogs) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := 0
-	for _, line := range l.lines {
-		if strings.Contains(line, text) {
-			n++
-		}
-	}
-	return n
-}
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

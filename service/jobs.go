@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lanegate/lanegate"
@@ -55,8 +56,12 @@ func (s *Service) Job(ctx context.Context, id string) (JobView, error) {
 	if err != nil {
 		return JobView{}, err
 	}
-	view.Waiting, err = ex.explain(ctx, detail.Job)
-	return view, err
+	waits, err := ex.explain(ctx, []lanegate.Job{detail.Job})
+	if err != nil {
+		return JobView{}, err
+	}
+	view.Waiting = waits[0]
+	return view, nil
 }
 
 // defaultPage is how many items a list has when nobody says.
@@ -78,20 +83,18 @@ func (s *Service) Jobs(ctx context.Context, f JobFilter) (JobPage, error) {
 		jobs = jobs[:limit]
 		page.Next = jobs[limit-1].ID
 	}
-	var ex *explainer
-	for _, j := range jobs {
-		view := JobView{JobDetail: JobDetail{Job: j}}
-		if j.State == lanegate.StateQueued {
-			if ex == nil {
-				if ex, err = s.explainer(ctx); err != nil {
-					return JobPage{}, err
-				}
-			}
-			if view.Waiting, err = ex.explain(ctx, j); err != nil {
-				return JobPage{}, err
-			}
+	waits := make([]*Waiting, len(jobs))
+	if slices.ContainsFunc(jobs, func(j lanegate.Job) bool { return j.State == lanegate.StateQueued }) {
+		ex, err := s.explainer(ctx)
+		if err != nil {
+			return JobPage{}, err
 		}
-		page.Items = append(page.Items, view)
+		if waits, err = ex.explain(ctx, jobs); err != nil {
+			return JobPage{}, err
+		}
+	}
+	for i, j := range jobs {
+		page.Items = append(page.Items, JobView{JobDetail: JobDetail{Job: j}, Waiting: waits[i]})
 	}
 	return page, nil
 }
@@ -220,37 +223,58 @@ func (s *Service) explainer(ctx context.Context) (*explainer, error) {
 	return ex, nil
 }
 
-// explain says what job waits on. A job that changed since the snapshot may get
-// an empty answer; the next look sees it whole.
-func (ex *explainer) explain(ctx context.Context, job lanegate.Job) (*Waiting, error) {
+// explain says what each queued job among jobs waits on; the others stay nil. A
+// job that changed since the snapshot may get an empty answer; the next look
+// sees it whole.
+func (ex *explainer) explain(ctx context.Context, jobs []lanegate.Job) ([]*Waiting, error) {
+	waits := make([]*Waiting, len(jobs))
+	byLane := map[string][]int{}
+	for i, job := range jobs {
+		if job.State != lanegate.StateQueued {
+			continue
+		}
+		waits[i] = ex.reasons(job)
+		if lane := waits[i].Route.Lane; lane != "" { // "": its class was deleted, or is newer than the snapshot
+			byLane[lane] = append(byLane[lane], i)
+		}
+	}
+	for lane, indexes := range byLane {
+		asked := make([]lanegate.Job, len(indexes))
+		for k, i := range indexes {
+			asked[k] = jobs[i]
+		}
+		ahead, err := ex.store.Ahead(ctx, asked, ex.byLane[lane], aheadShown)
+		if err != nil {
+			return nil, fmt.Errorf("explain waits in lane %s: %w", lane, err)
+		}
+		for k, i := range indexes {
+			waits[i].Ahead = ahead[k]
+		}
+	}
+	return waits, nil
+}
+
+// reasons says what one queued job waits on, by the planner's decision.
+func (ex *explainer) reasons(job lanegate.Job) *Waiting {
 	w := &Waiting{Route: ex.routes[job.Class]}
-	head, found := ex.heads[job.Class]
-	switch {
+	switch head := ex.heads[job.Class]; {
 	case job.ReadyAt.After(ex.in.Now):
 		until := job.ReadyAt
 		w.On = append(w.On, WaitingOn{Reason: string(admission.NotDue), Until: &until})
-	case found && head.Job == job.ID:
+	case head.Job == job.ID:
 		if wait, ok := ex.decision.WaitOf(job.Class); ok && wait.Job == job.ID {
 			for _, r := range wait.Reasons {
 				w.On = append(w.On, WaitingOn{Reason: r.String(), Jobs: r.Jobs})
 			}
 		}
-	case found && admission.Before(head, dueOf(job)): // else job has left the line since it was read
+	case head.Job != "" && admission.Before(head, placeOf(job)):
 		w.On = append(w.On, WaitingOn{Reason: string(admission.EarlierOf), Jobs: []string{head.Job}})
 	}
-	if w.Route.Lane == "" { // its class was deleted, or is newer than the snapshot
-		return w, nil
-	}
-	ahead, err := ex.store.Ahead(ctx, job, ex.byLane[w.Route.Lane], aheadShown)
-	if err != nil {
-		return nil, fmt.Errorf("explain job %s: %w", job.ID, err)
-	}
-	w.Ahead = ahead
-	return w, nil
+	return w
 }
 
-// dueOf is a queued job as it stands in its class's line.
-func dueOf(j lanegate.Job) admission.Due {
+// placeOf is a job's position in its class's line.
+func placeOf(j lanegate.Job) admission.Due {
 	d := admission.Due{Job: j.ID, Class: j.Class, PlaceAt: j.PlaceAt, PlaceID: j.PlaceID}
 	if j.FirstAt != nil {
 		d.FirstAt = *j.FirstAt

@@ -102,9 +102,11 @@ type JobStore interface {
 	// the class's history. ErrJobNotFound, ErrNotQueued.
 	RunNext(ctx context.Context, job, actor string) (lanegate.Job, error)
 
-	// Ahead returns the jobs standing before a queued job in the line of its lane
-	// (classes is every class now routed to that lane): their number and the first max.
-	Ahead(ctx context.Context, job lanegate.Job, classes []string, max int) (Ahead, error)
+	// Ahead returns what stands before each of some queued jobs in the line of their
+	// lane (classes is every class now routed to that lane): the number of due jobs
+	// and the first max of them. The answers are in the order of jobs. It costs one
+	// walk along the line, however many jobs are asked about.
+	Ahead(ctx context.Context, jobs []lanegate.Job, classes []string, max int) ([]Ahead, error)
 }
 
 // Ahead is what stands before a queued job in its lane.

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -248,28 +250,100 @@ func (s *Store) RunNext(ctx context.Context, job, actor string) (lanegate.Job, e
 	})
 }
 
-// Ahead implements service.Store.
-func (s *Store) Ahead(ctx context.Context, job lanegate.Job, classes []string, max int) (service.Ahead, error) {
-	var ahead service.Ahead
-	if len(classes) == 0 {
+// linePlace is a job's position in the line of a lane.
+type linePlace struct {
+	first, at dbTime
+	id        string
+}
+
+func linePlaceOf(j lanegate.Job) linePlace {
+	p := linePlace{first: never, at: at(j.PlaceAt), id: j.PlaceID}
+	if j.FirstAt != nil {
+		p.first = at(*j.FirstAt)
+	}
+	return p
+}
+
+func (p linePlace) compare(q linePlace) int {
+	return cmp.Or(p.first.t.Compare(q.first.t), p.at.t.Compare(q.at.t), cmp.Compare(p.id, q.id))
+}
+
+// Ahead implements service.Store. The jobs are taken in line order and only what
+// stands between one and the next is counted, so that the line is walked once.
+func (s *Store) Ahead(ctx context.Context, jobs []lanegate.Job, classes []string, max int) ([]service.Ahead, error) {
+	ahead := make([]service.Ahead, len(jobs))
+	if len(classes) == 0 || len(jobs) == 0 {
 		return ahead, nil
 	}
-	first := never
-	if job.FirstAt != nil {
-		first = at(*job.FirstAt)
+	order := make([]int, len(jobs))
+	for i := range order {
+		order[i] = i
 	}
-	var p params
-	from := "\n  FROM jobs {{use jobs_line_idx}}\n WHERE state = 'queued' AND due AND class IN " + list(&p, classes) +
-		" AND (first_at, place_at, place_id) < (" + p.add(first) + ", " + p.add(at(job.PlaceAt)) + ", " + p.add(job.PlaceID) + ")"
-	count := p
-	err := s.inRead(ctx, "count the jobs ahead of "+job.ID, func(t *tx) error {
-		if _, err := t.get(&ahead.Count, "SELECT count(*)"+from, count...); err != nil {
+	slices.SortFunc(order, func(i, j int) int { return linePlaceOf(jobs[i]).compare(linePlaceOf(jobs[j])) })
+	err := s.inRead(ctx, "count the jobs ahead", func(t *tx) error {
+		var from *linePlace
+		count := 0
+		for _, i := range order {
+			to := linePlaceOf(jobs[i])
+			n, err := t.countLine(classes, from, to)
+			if err != nil {
+				return err
+			}
+			count += n
+			ahead[i].Count = count
+			from = &to
+		}
+		first, err := t.firstInLine(classes, linePlaceOf(jobs[order[len(order)-1]]), max)
+		if err != nil {
 			return err
 		}
-		if ahead.Count == 0 || max <= 0 {
-			return nil
+		for i := range ahead {
+			if n := min(ahead[i].Count, len(first)); n > 0 {
+				ahead[i].First = slices.Clone(first[:n])
+			}
 		}
-		return t.all(&ahead.First, "SELECT id"+from+"\n ORDER BY first_at, place_at, place_id\n LIMIT "+p.add(max), p...)
+		return nil
 	})
 	return ahead, err
+}
+
+const sqlFromLine = "\n  FROM jobs {{use jobs_line_idx}}\n WHERE state = 'queued' AND due AND class IN "
+
+// countLine counts the due jobs of the classes in [from, to); nil from is the line's start.
+func (t *tx) countLine(classes []string, from *linePlace, to linePlace) (n int, err error) {
+	var p params
+	q := "SELECT count(*)" + sqlFromLine + list(&p, classes)
+	if from != nil {
+		q += " AND (first_at, place_at, place_id) >= (" + p.add(from.first) + ", " + p.add(from.at) + ", " + p.add(from.id) + ")"
+	}
+	q += " AND (first_at, place_at, place_id) < (" + p.add(to.first) + ", " + p.add(to.at) + ", " + p.add(to.id) + ")"
+	_, err = t.get(&n, q, p...)
+	return n, err
+}
+
+// firstInLine lists the first max due jobs of the classes before a place: the
+// first of each class, merged, so that no class's whole line is sorted.
+func (t *tx) firstInLine(classes []string, before linePlace, max int) ([]string, error) {
+	if max <= 0 {
+		return nil, nil
+	}
+	names, err := json.Marshal(classes)
+	if err != nil {
+		return nil, err
+	}
+	var rows []headRow
+	if err := t.all(&rows, t.s.d.heads, string(names), max); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(rows, func(a, b headRow) int {
+		return linePlace{a.FirstAt, a.PlaceAt, a.PlaceID}.compare(linePlace{b.FirstAt, b.PlaceAt, b.PlaceID})
+	})
+	var ids []string
+	for _, r := range rows {
+		if len(ids) == max || (linePlace{r.FirstAt, r.PlaceAt, r.PlaceID}).compare(before) >= 0 {
+			break
+		}
+		ids = append(ids, r.Job)
+	}
+	return ids, nil
 }

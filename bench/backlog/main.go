@@ -206,49 +206,27 @@ func (g *gateway) measure(done *atomic.Int64, span time.Duration) (figures, erro
 	if err != nil {
 		return figures{}, err
 	}
-	// Enough work for the span, then count what the target saw.
-	for range 10 {
-		if err := g.post("/jobs/batch", batch("a-measured", 1000)); err != nil {
-			return figures{}, err
-		}
-	}
-	time.Sleep(200 * time.Millisecond)
-	before, began := done.Load(), time.Now()
-	time.Sleep(span)
-	rate := float64(done.Load()-before) / time.Since(began).Seconds()
 	if err := g.post("/job-classes/a-measured/pause", nil); err != nil {
 		return figures{}, err
 	}
-	if err := g.drop("a-measured"); err != nil {
+	if err := g.post("/jobs/batch", batch("a-measured", measured)); err != nil {
 		return figures{}, err
 	}
-	return figures{Posts: posts, PostP99ms: p99, Admitted: rate}, g.post("/job-classes/a-measured/resume", nil)
+	before, began := done.Load(), time.Now()
+	if err := g.post("/job-classes/a-measured/resume", nil); err != nil {
+		return figures{}, err
+	}
+	for done.Load() < before+measured {
+		if time.Since(began) > 2*time.Minute {
+			return figures{}, fmt.Errorf("only %d of %d jobs ran in two minutes", done.Load()-before, measured)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return figures{Posts: posts, PostP99ms: p99, Admitted: measured / time.Since(began).Seconds()}, nil
 }
 
-// drop cancels what is left of a class, so that rounds don't grow on each other.
-func (g *gateway) drop(class string) error {
-	for {
-		resp, err := client.Get(g.url + "/jobs?limit=500&state=queued&class=" + class)
-		if err != nil {
-			return err
-		}
-		var page struct {
-			Items []struct {
-				ID string `json:"id"`
-			} `json:"items"`
-		}
-		err = json.NewDecoder(resp.Body).Decode(&page)
-		resp.Body.Close()
-		if err != nil || len(page.Items) == 0 {
-			return err
-		}
-		for _, j := range page.Items {
-			if err := g.post("/jobs/"+j.ID+"/cancel", nil); err != nil {
-				return err
-			}
-		}
-	}
-}
+// measured is how many jobs one measurement of admission runs.
+const measured = 500
 
 func (g *gateway) measurePosts(span time.Duration) (perSecond, p99ms float64, err error) {
 	const connections = 16

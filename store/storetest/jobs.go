@@ -224,22 +224,28 @@ var jobCases = []testCase{
 			{b[1], 2, service.Ahead{Count: 3, First: []string{a[0], a[1]}}},
 			{b[1], 0, service.Ahead{Count: 3}},
 		} {
-			got, err := e.s.Ahead(e.ctx(), e.job(c.id).Job, []string{"a", "b"}, c.max)
+			got, err := e.s.Ahead(e.ctx(), []lanegate.Job{e.job(c.id).Job}, []string{"a", "b"}, c.max)
 			e.must(err)
-			if diff := cmp.Diff(c.want, got); diff != "" {
+			if diff := cmp.Diff([]service.Ahead{c.want}, got); diff != "" {
 				e.Errorf("ahead of %s, at most %d (-want +got):\n%s", c.id, c.max, diff)
 			}
 		}
 		_, err := e.s.RunNext(e.ctx(), b[1], "ada")
 		e.must(err)
 		for id, want := range map[string]int{b[1]: 0, a[0]: 1} {
-			got, err := e.s.Ahead(e.ctx(), e.job(id).Job, []string{"a", "b"}, 20)
+			got, err := e.s.Ahead(e.ctx(), []lanegate.Job{e.job(id).Job}, []string{"a", "b"}, 20)
 			e.must(err)
-			equal(e, fmt.Sprintf("ahead of %s after run-next", id), got.Count, want)
+			equal(e, fmt.Sprintf("ahead of %s after run-next", id), got[0].Count, want)
 		}
-		got, err := e.s.Ahead(e.ctx(), e.job(a[1]).Job, nil, 20)
+		got, err := e.s.Ahead(e.ctx(), []lanegate.Job{e.job(a[1]).Job}, nil, 20)
 		e.must(err)
-		equal(e, "ahead in no class", got.Count, 0)
+		equal(e, "ahead in no class", got[0].Count, 0)
+		got, err = e.s.Ahead(e.ctx(), []lanegate.Job{e.job(b[0]).Job, e.job(b[1]).Job, e.job(a[1]).Job}, []string{"a", "b"}, 1)
+		e.must(err)
+		want := []service.Ahead{{Count: 3, First: b[1:]}, {}, {Count: 2, First: b[1:]}} // b[1] was moved to the front
+		if diff := cmp.Diff(want, got); diff != "" {
+			e.Errorf("ahead of several (-want +got):\n%s", diff)
+		}
 	}},
 	{"concurrent actions on one job leave one of them", func(e *env) {
 		e.class("c")

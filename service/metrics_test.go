@@ -1,0 +1,265 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/admission"
+	"github.com/lanegate/lanegate/service"
+)
+
+// busy is a known state: one run in each lane, jobs waiting in serial, history.
+func busy(t *testing.T, edits ...func(*setup)) *fixture {
+	t.Helper()
+	f := newFixture(t, edits...)
+	f.mustResource("db", 15, true)
+	f.mustWorker("w", 4)
+	serial := execSpec("db", 5)
+	serial.FreshWithin = lanegate.Duration(time.Hour)
+	f.mustPut("nightly", serial)
+	f.mustPut("fast", execSpec("db", 4))
+	f.mustPromote("fast", lanegate.LaneParallel, 2)
+
+	done := f.mustSubmit("nightly").ID
+	f.mustEnd(f.mustStart("w", 4, done)[done], lanegate.Ending{Outcome: lanegate.Succeeded, Duration: 20 * time.Second})
+	running, quick := f.mustSubmit("nightly").ID, f.mustSubmit("fast").ID
+	f.clock.advance(time.Minute)
+	f.mustStart("w", 4, running, quick)
+	f.mustSubmit("nightly")
+	f.clock.advance(30 * time.Second)
+	f.mustSubmit("nightly")
+	at := f.clock.Now().Add(time.Hour)
+	f.mustSubmit("nightly", func(s *service.Submission) { s.RunAt = &at })
+	f.clock.advance(30 * time.Second)
+	return f
+}
+
+func TestMetricsOfAKnownState(t *testing.T) {
+	f := busy(t)
+	success, err := f.store.LastSuccess(t.Context())
+	f.must(err)
+	want := fmt.Sprintf(`
+# HELP lanegate_attempts_finished_total Attempts with a recorded outcome.
+# TYPE lanegate_attempts_finished_total counter
+lanegate_attempts_finished_total{class="nightly",lane="serial",outcome="succeeded"} 1
+# HELP lanegate_class_in_flight Attempts in flight of the class.
+# TYPE lanegate_class_in_flight gauge
+lanegate_class_in_flight{class="fast"} 1
+lanegate_class_in_flight{class="nightly"} 1
+# HELP lanegate_class_last_success_timestamp_seconds End of the class's last success.
+# TYPE lanegate_class_last_success_timestamp_seconds gauge
+lanegate_class_last_success_timestamp_seconds{class="nightly"} %v
+# HELP lanegate_class_overdue_runs Attempts of the class running longer than warn_after.
+# TYPE lanegate_class_overdue_runs gauge
+lanegate_class_overdue_runs{class="fast"} 0
+lanegate_class_overdue_runs{class="nightly"} 0
+# HELP lanegate_class_stale 1 while the class's last success is older than fresh_within, else 0.
+# TYPE lanegate_class_stale gauge
+lanegate_class_stale{class="nightly"} 0
+# HELP lanegate_jobs_submitted_total Jobs accepted, replays not counted.
+# TYPE lanegate_jobs_submitted_total counter
+lanegate_jobs_submitted_total{class="fast"} 1
+lanegate_jobs_submitted_total{class="nightly"} 5
+# HELP lanegate_lane_available 1 while the lane is available, else 0.
+# TYPE lanegate_lane_available gauge
+lanegate_lane_available{lane="parallel"} 1
+lanegate_lane_available{lane="serial"} 1
+# HELP lanegate_lane_in_flight Attempts in flight in the lane, counted from their rows.
+# TYPE lanegate_lane_in_flight gauge
+lanegate_lane_in_flight{lane="parallel"} 1
+lanegate_lane_in_flight{lane="serial"} 1
+# HELP lanegate_lane_oldest_queued_seconds Longest wait among the lane's due jobs.
+# TYPE lanegate_lane_oldest_queued_seconds gauge
+lanegate_lane_oldest_queued_seconds{lane="parallel"} 0
+lanegate_lane_oldest_queued_seconds{lane="serial"} 60
+# HELP lanegate_lane_overcommitted 1 while the lane's explicit width is above the arithmetic, else 0.
+# TYPE lanegate_lane_overcommitted gauge
+lanegate_lane_overcommitted{lane="parallel"} 0
+lanegate_lane_overcommitted{lane="serial"} 0
+# HELP lanegate_lane_queued Due jobs that wait and would run in this lane now.
+# TYPE lanegate_lane_queued gauge
+lanegate_lane_queued{lane="parallel"} 0
+lanegate_lane_queued{lane="serial"} 2
+# HELP lanegate_lane_width Width of the lane in force.
+# TYPE lanegate_lane_width gauge
+lanegate_lane_width{lane="parallel"} 2
+lanegate_lane_width{lane="serial"} 1
+# HELP lanegate_late_writes_total Outcomes refused because the attempt already had one.
+# TYPE lanegate_late_writes_total counter
+lanegate_late_writes_total 0
+# HELP lanegate_oldest_running_seconds Age of the lane's oldest attempt in flight.
+# TYPE lanegate_oldest_running_seconds gauge
+lanegate_oldest_running_seconds{lane="parallel"} 60
+lanegate_oldest_running_seconds{lane="serial"} 60
+# HELP lanegate_resource_capacity Capacity of the resource.
+# TYPE lanegate_resource_capacity gauge
+lanegate_resource_capacity{resource="db"} 15
+# HELP lanegate_resource_in_use Units of the resource in use.
+# TYPE lanegate_resource_in_use gauge
+lanegate_resource_in_use{resource="db"} 9
+`, float64(success["nightly"].UnixMilli())/1000)
+	var names []string
+	for line := range strings.Lines(want) {
+		if name, ok := strings.CutPrefix(line, "# HELP "); ok {
+			names = append(names, strings.Fields(name)[0])
+		}
+	}
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+	for name, n := range map[string]float64{"lanegate_job_wait_seconds": 2, "lanegate_job_duration_seconds": 1} {
+		if got := f.metric(name, "class=nightly", "lane=serial"); got != n {
+			t.Errorf("%s: %v observed, want %v", name, got, n)
+		}
+	}
+}
+
+func TestMetricsAreWellFormed(t *testing.T) {
+	f := busy(t)
+	problems, err := testutil.GatherAndLint(f.registry)
+	f.must(err)
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	if err := service.NewMetrics().Register(f.registry, f.svc); err == nil {
+		t.Error("registered twice in one registry")
+	}
+}
+
+// Silence is the failure that fresh_within catches, that of a class which never
+// succeeded included.
+func TestStale(t *testing.T) {
+	f := newFixture(t)
+	spec := execSpec()
+	spec.FreshWithin = lanegate.Duration(time.Hour)
+	f.mustPut("c", spec)
+	f.mustWorker("w", 1)
+	stale := func(want float64) {
+		t.Helper()
+		if got := f.metric("lanegate_class_stale", "class=c"); got != want {
+			t.Errorf("stale: %v, want %v", got, want)
+		}
+	}
+	run := func(o lanegate.Outcome) {
+		t.Helper()
+		job := f.mustSubmit("c").ID
+		f.mustEnd(f.mustStart("w", 1, job)[job], lanegate.Ending{Outcome: o, Permanent: true})
+	}
+	stale(0)
+	f.clock.advance(time.Hour)
+	stale(0)
+	f.clock.advance(time.Second)
+	stale(1)
+	run(lanegate.Failed)
+	stale(1)
+	run(lanegate.Succeeded)
+	stale(0)
+	f.clock.advance(time.Hour + time.Second)
+	stale(1)
+}
+
+// C86: more jobs, restarts of workers and invented classes make no more series.
+func TestSeriesDoNotGrow(t *testing.T) {
+	f := newFixture(t)
+	ctx := t.Context()
+	f.mustPut("c", execSpec())
+	worker := 0
+	round := func() {
+		t.Helper()
+		worker++
+		id := fmt.Sprintf("worker-%d", worker)
+		f.mustWorker(id, 1)
+		job := f.mustSubmit("c", func(s *service.Submission) {
+			s.Key = fmt.Sprintf("key-%d", worker)
+			s.LogicalDate = f.clock.Now().Format(time.RFC3339)
+		}).ID
+		fence := f.mustStart(id, 1, job)[job]
+		f.mustEnd(fence, lanegate.Ending{Outcome: lanegate.Succeeded})
+		_, err := f.svc.EndAttempt(ctx, fence, lanegate.Ending{Outcome: lanegate.Failed})
+		wantError(t, err, lanegate.ErrLateWrite)
+		_, err = f.svc.Submit(ctx, id, service.Submission{Class: fmt.Sprintf("invented-%d", worker)})
+		wantError(t, err, lanegate.ErrUnknownClass)
+		f.must(f.svc.LeaveWorker(ctx, id))
+	}
+	round()
+	before, err := testutil.GatherAndCount(f.registry)
+	f.must(err)
+	for range 30 {
+		round()
+	}
+	after, err := testutil.GatherAndCount(f.registry)
+	if err != nil || after != before {
+		t.Errorf("%d series before, %d after, %v", before, after, err)
+	}
+}
+
+func TestDeletedClassLeavesNoSeries(t *testing.T) {
+	f := newFixture(t)
+	f.mustWorker("w", 1)
+	before, err := testutil.GatherAndCount(f.registry)
+	f.must(err)
+	for i := range 3 {
+		spec := execSpec()
+		spec.FreshWithin = 1
+		id := fmt.Sprintf("c%d", i)
+		f.mustPut(id, spec)
+		job := f.mustSubmit(id).ID
+		f.mustEnd(f.mustStart("w", 1, job)[job], lanegate.Ending{Outcome: lanegate.Succeeded})
+		f.mustPromote(id, lanegate.LaneParallel, 1)
+		f.mustPut("keep", execSpec())
+		_, _, err := f.svc.PutClass(t.Context(), id, lanegate.ClassSpec{Run: lanegate.Run{Kind: lanegate.RunHTTP, URL: "http://x/"}}, demote)
+		f.must(err)
+		f.must(f.svc.DeleteClass(t.Context(), id, admin))
+		f.must(f.svc.DeleteClass(t.Context(), "keep", admin))
+	}
+	if after, err := testutil.GatherAndCount(f.registry); err != nil || after != before {
+		t.Errorf("%d series before, %d after, %v", before, after, err)
+	}
+}
+
+// A database that doesn't answer makes the scrape fail, rather than show zeroes.
+func TestScrapeFailsVisibly(t *testing.T) {
+	for _, broken := range []string{"snapshot", "lines", "successes"} {
+		t.Run(broken, func(t *testing.T) {
+			f := newFixture(t, func(s *setup) {
+				s.wrap = func(real service.Store) service.Store { return &brokenStore{Store: real, broken: broken} }
+			})
+			if _, err := f.registry.Gather(); err == nil {
+				t.Error("the scrape succeeded")
+			}
+		})
+	}
+}
+
+// brokenStore fails in one of the reads of a scrape.
+type brokenStore struct {
+	service.Store
+	broken string
+}
+
+func (s *brokenStore) Snapshot(ctx context.Context) (admission.Input, error) {
+	if s.broken == "snapshot" {
+		return admission.Input{}, lanegate.ErrUnavailable
+	}
+	return s.Store.Snapshot(ctx)
+}
+
+func (s *brokenStore) Lines(ctx context.Context) ([]service.ClassLine, error) {
+	if s.broken == "lines" {
+		return nil, lanegate.ErrUnavailable
+	}
+	return s.Store.Lines(ctx)
+}
+
+func (s *brokenStore) LastSuccess(ctx context.Context) (map[string]time.Time, error) {
+	if s.broken == "successes" {
+		return nil, lanegate.ErrUnavailable
+	}
+	return s.Store.LastSuccess(ctx)
+}
