@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/go-chi/chi/v5/middleware"
 	"github.com/lanegate/lanegate/service"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -45,6 +44,9 @@ type Options struct {
 	// while the reads keep their connections. Default 2048: the thousand of a full
 	// hour go in together, as they share commits.
 	Submits int
+	// BodyTimeout is how long a client may take to send a body (default 30 s),
+	// WriteTimeout how long to fetch the answer once it is there (default 30 s).
+	BodyTimeout, WriteTimeout time.Duration
 }
 
 // Part is one part's health.
@@ -66,11 +68,11 @@ type API struct {
 	svc     *service.Service
 	log     *slog.Logger
 	submits chan struct{} // one token per submission in work
+	views   chan struct{} // one token per look beside a submission, see asItStands
+	bodies  budget        // bytes of all bodies in memory
 	metrics *metrics
 	keys    keyring
 	pages   pages
-	// bodyTimeout is the constant; tests shorten it.
-	bodyTimeout time.Duration
 }
 
 // route is one line of the route table.
@@ -149,23 +151,29 @@ func newAPI(o Options) *API {
 	if o.Submits == 0 {
 		o.Submits = 2048
 	}
+	if o.BodyTimeout == 0 {
+		o.BodyTimeout = bodyTimeout
+	}
+	if o.WriteTimeout == 0 {
+		o.WriteTimeout = writeTimeout
+	}
 	if o.Parts == nil {
 		o.Parts = func(context.Context) []Part { return nil }
 	}
 	return &API{
-		o: o, svc: o.Service, log: o.Log, submits: make(chan struct{}, o.Submits),
+		o: o, svc: o.Service, log: o.Log, submits: make(chan struct{}, o.Submits), views: make(chan struct{}, maxViews),
+		bodies:  budget{max: max(maxBodies, 2*o.MaxBatch)},
 		metrics: newMetrics(o.Registry), keys: newKeyring(o.Tokens), pages: newPages(),
-		bodyTimeout: bodyTimeout,
 	}
 }
 
 func (a *API) router() chi.Router {
 	r := chi.NewRouter()
-	r.Use(requestID, a.observe, a.deadlines, a.recoverPanics, middleware.StripSlashes)
-	r.NotFound(a.wrap(RolePublic, func(http.ResponseWriter, *http.Request) error { return errNoRoute }))
-	r.MethodNotAllowed(a.wrap(RolePublic, methodNotAllowed(r)))
+	r.Use(requestID, a.observe, a.recoverPanics, tolerantPath)
+	r.NotFound(a.wrap(route{role: RolePublic, handle: func(http.ResponseWriter, *http.Request) error { return errNoRoute }}))
+	r.MethodNotAllowed(a.wrap(route{role: RolePublic, handle: methodNotAllowed(r)}))
 	for _, rt := range a.routes() {
-		h := a.wrap(rt.role, rt.handle)
+		h := a.wrap(rt)
 		r.Method(rt.method, rt.pattern, h)
 		if rt.method == http.MethodGet {
 			r.Method(http.MethodHead, rt.pattern, h)
@@ -174,13 +182,13 @@ func (a *API) router() chi.Router {
 	return r
 }
 
-// Server time limits. The body's is set per request, see deadlines.
+// Server time limits. Those of bodies and answers are set for each request, as
+// long polls take longer than others.
 const (
 	headerTimeout = 10 * time.Second
 	bodyTimeout   = 30 * time.Second
+	writeTimeout  = 30 * time.Second
 	idleTimeout   = 90 * time.Second // longer than load balancers keep a connection
-	// answerTimeout bounds a whole answer, the longest wait included.
-	answerTimeout = maxWait + handlerTimeout + bodyTimeout
 )
 
 // NewServer returns a server for h with the limits that keep slow clients from
@@ -191,7 +199,6 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 		Handler:           h,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
-		WriteTimeout:      answerTimeout,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}

@@ -151,7 +151,8 @@ func (r Role) includes(need Role) bool {
 }
 
 // authorize returns the request with its caller, or why it may not go on.
-func (a *API) authorize(r *http.Request, need Role) (*http.Request, error) {
+func (a *API) authorize(r *http.Request, rt route) (*http.Request, error) {
+	need := rt.role
 	if need == RolePublic {
 		return r, nil
 	}
@@ -163,20 +164,36 @@ func (a *API) authorize(r *http.Request, need Role) (*http.Request, error) {
 	if !c.Role.includes(need) || (posts && c.Role == RoleView) {
 		return nil, errForbidden.With("token %q has role %s; this call needs %s.", c.Name, c.Role, need)
 	}
+	if err := c.mayCall(rt, r); err != nil {
+		return nil, err
+	}
 	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c)), nil
 }
 
-// confine keeps a token that is restricted to classes to these: other classes'
-// pages are closed to it, and it changes nothing that all classes share.
-func (c caller) confine(r *http.Request, pattern string) error {
-	switch {
-	case len(c.Classes) == 0:
+// mayCall keeps tokens that are restricted to some classes away from the others,
+// and from calls that are about the whole gateway. What a submission or a new
+// class names is judged when its body was read, jobs by maySee.
+func (c caller) mayCall(rt route, r *http.Request) error {
+	if len(c.Classes) == 0 {
 		return nil
-	case strings.HasPrefix(pattern, "/job-classes/{id}"):
+	}
+	if strings.HasPrefix(rt.pattern, "/job-classes/{id}") {
 		return c.mayUse(chi.URLParam(r, "id"))
-	case r.Method != http.MethodGet && r.Method != http.MethodHead &&
-		(strings.HasPrefix(pattern, "/lanes/") || strings.HasPrefix(pattern, "/resources/")):
-		return errForbidden.With("token %q is restricted to the classes %s; lanes and resources are shared by all.", c.Name, strings.Join(c.Classes, ", "))
+	}
+	shared := strings.HasPrefix(rt.pattern, "/lanes") || strings.HasPrefix(rt.pattern, "/resources")
+	if rt.pattern == "/metrics" || (shared && rt.method != http.MethodGet) {
+		return errForbidden.With("token %q is restricted to some job classes; this call is about the whole gateway.", c.Name)
+	}
+	return nil
+}
+
+// others protects a gateway without tokens from pages of other origins that are
+// open in a browser beside it. Clients that are no browsers pass.
+var others = http.NewCrossOriginProtection()
+
+func sameOrigin(r *http.Request) error {
+	if others.Check(r) != nil {
+		return errForbidden.With("this request comes from a web page of another origin, which may not change anything here.")
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func statusOf(k lanegate.Kind) int {
 	return http.StatusInternalServerError
 }
 
-// statusError carries a status that no kind of error has (405).
+// statusError carries a status that no kind of error has (405, 408).
 type statusError struct {
 	err    *lanegate.Error
 	status int
@@ -89,22 +89,21 @@ func (e *statusError) Unwrap() error { return e.err }
 
 // wrap adapts a handler: it checks the caller's role, bounds the time and turns
 // an error into a problem document.
-func (a *API) wrap(need Role, h func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+func (a *API) wrap(rt route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		authorized, err := a.authorize(r, need)
+		authorized, err := a.authorize(r, rt)
+		if err == nil {
+			err = sameOrigin(r)
+		}
 		if err != nil {
 			a.fail(w, r, err)
 			return
 		}
-		if err := callerOf(authorized.Context()).confine(authorized, patternOf(authorized)); err != nil {
-			a.fail(w, authorized, err)
-			return
-		}
-		if need != RolePublic && r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		if rt.role != RolePublic && r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			a.fail(w, authorized, errGetBody)
 			return
 		}
-		if err := h(w, authorized); err != nil {
+		if err := rt.handle(w, authorized); err != nil {
 			a.fail(w, authorized, err)
 		}
 	}
@@ -163,7 +162,7 @@ func writeProblem(w http.ResponseWriter, status int, p problem, retryAfter time.
 		seconds := int(math.Ceil(retryAfter.Seconds()))
 		h.Set("Retry-After", strconv.Itoa(min(max(seconds, 1), 300))) // seconds: the form every client reads
 	}
-	if status == http.StatusRequestEntityTooLarge {
+	if status == http.StatusRequestEntityTooLarge || status == http.StatusRequestTimeout {
 		h.Set("Connection", "close") // the rest of the body is not read
 	}
 	h.Set("Content-Type", "application/problem+json")
@@ -180,13 +179,9 @@ func writeProblem(w http.ResponseWriter, status int, p problem, retryAfter time.
 // methodNotAllowed answers 405 and names what the path does take.
 func methodNotAllowed(routes chi.Routes) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		path := strings.TrimSuffix(r.URL.Path, "/")
-		if path == "" {
-			path = "/"
-		}
 		var allowed []string
 		for _, m := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
-			if routes.Match(chi.NewRouteContext(), m, path) {
+			if routes.Match(chi.NewRouteContext(), m, plainPath(r)) {
 				allowed = append(allowed, m)
 			}
 		}
@@ -197,6 +192,31 @@ func methodNotAllowed(routes chi.Routes) func(http.ResponseWriter, *http.Request
 			Message: "this path takes " + allow + ", not " + r.Method + ". Nothing was done.",
 		}, http.StatusMethodNotAllowed}
 	}
+}
+
+// tolerantPath makes /jobs/ and //jobs the same as /jobs. It never redirects: a
+// client that follows one turns its POST into a GET.
+func tolerantPath(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		chi.RouteContext(r.Context()).RoutePath = plainPath(r)
+		next.ServeHTTP(w, r)
+	})
+}
+
+func plainPath(r *http.Request) string {
+	return "/" + strings.Join(strings.FieldsFunc(r.URL.Path, func(c rune) bool { return c == '/' }), "/")
+}
+
+// setDeadlines bounds the reading of the body, also of one that no handler asks
+// for, and the writing of the answer; work is how long the handler may take.
+// Without them a client that sends or takes a byte now and then would hold a
+// goroutine for ever.
+func (a *API) setDeadlines(w http.ResponseWriter, r *http.Request, work time.Duration) {
+	rc, now := http.NewResponseController(w), time.Now()
+	if r.ContentLength != 0 {
+		_ = rc.SetReadDeadline(now.Add(a.o.BodyTimeout)) // a recorder in a test knows no deadlines
+	}
+	_ = rc.SetWriteDeadline(now.Add(a.o.BodyTimeout + work + a.o.WriteTimeout))
 }
 
 type requestIDKey struct{}
@@ -242,7 +262,11 @@ func (a *API) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+		a.setDeadlines(ww, r, handlerTimeout)
+		held := new(int64)
+		r = r.WithContext(context.WithValue(r.Context(), heldKey{}, held))
 		defer func() {
+			a.bodies.give(*held)
 			status := ww.Status()
 			if status == 0 {
 				status = http.StatusOK
@@ -268,18 +292,6 @@ func (a *API) observe(next http.Handler) http.Handler {
 // statusClientLeft is logged and counted, as nginx does, for requests whose
 // client did not wait for the answer: they say nothing about the gateway.
 const statusClientLeft = 499
-
-// deadlines keep slow clients from holding a goroutine for ever: the body must
-// be here in time, also one that is refused unread, which net/http would go on
-// reading. Each request starts with the server's own deadlines.
-func (a *API) deadlines(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.bodyTimeout)) // a recorder knows no deadlines
-		}
-		next.ServeHTTP(w, r)
-	})
-}
 
 // patternOf is the route's pattern: the only form of a path that may label a metric.
 func patternOf(r *http.Request) string {

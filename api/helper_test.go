@@ -30,8 +30,6 @@ type setup struct {
 	service  service.Options
 	api      Options
 	commands fakeCommands
-	// bodyTimeout replaces the constant when it is set.
-	bodyTimeout time.Duration
 }
 
 // gateway is the API over the real service and the real SQLite store.
@@ -95,9 +93,6 @@ func newGateway(t testing.TB, edits ...func(*setup)) *gateway {
 	}
 	s.api.Service, s.api.Log, s.api.Registry = g.svc, log, g.registry
 	g.api = newAPI(s.api)
-	if s.bodyTimeout > 0 {
-		g.api.bodyTimeout = s.bodyTimeout
-	}
 	g.router = g.api.router()
 	return g
 }
@@ -325,13 +320,23 @@ func eventually(t testing.TB, what string, cond func() bool) {
 }
 
 // listen serves the gateway on a port of its own.
-func (g *gateway) listen() *httptest.Server {
+func (g *gateway) listen(edits ...func(*http.Server)) *httptest.Server {
 	g.Helper()
 	s := httptest.NewUnstartedServer(g.router)
 	s.Config = NewServer(g.router, slog.New(slog.DiscardHandler))
+	for _, edit := range edits {
+		edit(s.Config)
+	}
 	s.Start()
 	g.Cleanup(s.Close)
 	return s
+}
+
+// newRecorder serves a request as it is, without holding it against the specification.
+func newRecorder(g *gateway, req *http.Request) *httptest.ResponseRecorder {
+	rec := httptest.NewRecorder()
+	g.router.ServeHTTP(rec, req)
+	return rec
 }
 
 func defaultTarget() *lanegate.ClassSpec {

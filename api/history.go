@@ -40,12 +40,11 @@ func (a *API) classHistory(w http.ResponseWriter, r *http.Request) error {
 	p := query(r)
 	limit := p.limit()
 	var before int64
-	if c := openCursor(p); c != "" {
+	openCursor(p, func(s string) (ok bool) {
 		var err error
-		if before, err = strconv.ParseInt(c, 10, 64); err != nil || before < 1 {
-			p.bad("cursor", "is not one of this list")
-		}
-	}
+		before, err = strconv.ParseInt(s, 10, 64)
+		return err == nil && before > 0
+	})
 	if err := p.done(); err != nil {
 		return err
 	}

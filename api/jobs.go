@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"encoding/base64"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/service"
@@ -97,6 +99,33 @@ func newJobResponse(v service.JobView) jobResponse {
 	return r
 }
 
+// encodeJob answers with a job. Payload and result are put in by hand: an encoder
+// would write their white space and escapes anew, and the bytes that came in are
+// the bytes that go out.
+func encodeJob(w http.ResponseWriter, status int, doc jobResponse) error {
+	payload, result := doc.Payload, doc.Result
+	doc.Payload, doc.Result = nil, nil
+	text, err := json.Marshal(doc, encodeOptions)
+	if err != nil {
+		return fmt.Errorf("encode job %s: %w", doc.ID, err)
+	}
+	text = bytes.TrimSuffix(text, []byte("}"))
+	for _, raw := range []struct {
+		name string
+		text []byte
+	}{{"payload", payload}, {"result", result}} {
+		if raw.text != nil {
+			text = fmt.Appendf(text, `,"%s":%s`, raw.name, raw.text)
+		}
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, "}\n"...)) // an error means that the client has left
+	return nil
+}
+
 // visibleJob returns the job named by the path if the caller may see it.
 func (a *API) visibleJob(r *http.Request) (service.JobView, error) {
 	id, err := idOf(r)
@@ -139,7 +168,7 @@ func (a *API) getJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return encode(w, http.StatusOK, newJobResponse(v))
+	return encodeJob(w, http.StatusOK, newJobResponse(v))
 }
 
 // listJobs lists jobs, newest first.
@@ -186,7 +215,7 @@ func jobFilter(r *http.Request) (service.JobFilter, error) {
 	c := callerOf(r.Context())
 	f := service.JobFilter{
 		Classes: p.all("class"), Lane: p.str("lane"), SubmittedFrom: p.time("submitted_from"), SubmittedTo: p.time("submitted_to"),
-		Verification: p.flag("verification", "true"), Limit: p.limit(), Before: openCursor(p),
+		Verification: p.flag("verification", "true"), Limit: p.limit(), Before: openCursor(p, lanegate.ValidID),
 	}
 	for _, s := range p.all("state") {
 		if !validState(s) {
@@ -227,15 +256,16 @@ func validState(s string) bool {
 // Cursors are opaque to clients: what they hold may change.
 func sealCursor(s string) string { return base64.RawURLEncoding.EncodeToString([]byte("1:" + s)) }
 
-func openCursor(p *params) string {
+// openCursor returns what a cursor of this list holds; valid judges it.
+func openCursor(p *params, valid func(string) bool) string {
 	v := p.str("cursor")
 	if v == "" {
 		return ""
 	}
 	b, err := base64.RawURLEncoding.DecodeString(v)
 	s, ok := strings.CutPrefix(string(b), "1:")
-	if err != nil || !ok || len(s) > 100 {
-		p.bad("cursor", "is not one that this gateway gave out; take next_cursor from the page before")
+	if err != nil || !ok || !valid(s) {
+		p.bad("cursor", "is not one that this list gave out; take next_cursor from the page before")
 		return ""
 	}
 	return s
@@ -368,12 +398,13 @@ func (a *API) waitJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	a.setDeadlines(w, r, timeout+handlerTimeout)
 	r, cancel := timed(r, timeout+handlerTimeout)
 	defer cancel()
 	if v, err = a.svc.Wait(r.Context(), v.ID, timeout); err != nil {
 		return err
 	}
-	return encode(w, http.StatusOK, newJobResponse(v))
+	return encodeJob(w, http.StatusOK, newJobResponse(v))
 }
 
 // act does one of people's actions on a job.
@@ -390,7 +421,7 @@ func (a *API) act(w http.ResponseWriter, r *http.Request, do func(r *http.Reques
 	if v, err = do(r, v.ID, callerOf(r.Context()).Name); err != nil {
 		return err
 	}
-	return encode(w, http.StatusOK, newJobResponse(v))
+	return encodeJob(w, http.StatusOK, newJobResponse(v))
 }
 
 // cancelJob ends a queued job at once and asks a running one to end.

@@ -100,7 +100,9 @@ func newArithmetic(w admission.Width) arithmeticResponse {
 	return out
 }
 
-func newLaneResponse(v service.LaneView) laneResponse {
+// newLaneResponse shows a lane to c; the runs of classes that a restricted token
+// is not for are counted, but not named.
+func newLaneResponse(v service.LaneView, c caller) laneResponse {
 	out := laneResponse{
 		Name: v.Name, Width: v.Width.InForce, WidthSetting: widthSetting(v.WidthSetting), Arithmetic: newArithmetic(v.Width),
 		AllowOvercommit: v.AllowOvercommit, Order: string(v.Order), Queue: v.Queue, WhenUnavailable: string(v.WhenUnavailable),
@@ -108,7 +110,9 @@ func newLaneResponse(v service.LaneView) laneResponse {
 		Running: []runningResponse{}, Queued: v.Queued, NotDue: v.NotDue, OldestWait: lanegate.Duration(v.OldestWait.Round(time.Second)),
 	}
 	for _, r := range v.Running {
-		out.Running = append(out.Running, runningResponse{r.Job, r.Class, r.StartedAt})
+		if c.mayUse(r.Class) == nil {
+			out.Running = append(out.Running, runningResponse{r.Job, r.Class, r.StartedAt})
+		}
 	}
 	return out
 }
@@ -135,7 +139,7 @@ func (a *API) listLanes(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := page[laneResponse]{Items: []laneResponse{}}
 	for _, l := range lanes {
-		out.Items = append(out.Items, newLaneResponse(l))
+		out.Items = append(out.Items, newLaneResponse(l, callerOf(r.Context())))
 	}
 	return encode(w, http.StatusOK, out)
 }
@@ -165,7 +169,7 @@ func (a *API) showLane(w http.ResponseWriter, r *http.Request, status int) error
 	if err != nil {
 		return err
 	}
-	return encode(w, status, newLaneResponse(v))
+	return encode(w, status, newLaneResponse(v, callerOf(r.Context())))
 }
 
 // putLane creates a lane or changes its settings.
@@ -204,8 +208,11 @@ func (a *API) putLane(w http.ResponseWriter, r *http.Request) error {
 	if req.Width != nil {
 		l.WidthSetting = int(*req.Width)
 	}
-	if l.Order == "" {
-		l.Order = lanegate.OrderFair
+	if l.Order == "" { // as in the config file
+		l.Order = lanegate.OrderFIFO
+		if l.Name == lanegate.LaneParallel {
+			l.Order = lanegate.OrderFair
+		}
 	}
 	if l.WhenUnavailable == "" {
 		l.WhenUnavailable = lanegate.FallbackSerial
@@ -261,7 +268,7 @@ func (a *API) pauseLane(w http.ResponseWriter, r *http.Request) error {
 			return nil, err
 		}
 		v, err := a.svc.Lane(r.Context(), chi.URLParam(r, "name"))
-		return newLaneResponse(v), err
+		return newLaneResponse(v, callerOf(r.Context())), err
 	})
 }
 
@@ -285,6 +292,6 @@ func (a *API) resumeLane(w http.ResponseWriter, r *http.Request) error {
 			return nil, err
 		}
 		v, err := a.svc.Lane(r.Context(), chi.URLParam(r, "name"))
-		return newLaneResponse(v), err
+		return newLaneResponse(v, callerOf(r.Context())), err
 	})
 }

@@ -24,7 +24,7 @@ func TestLaneRoundTrip(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	if doc := document(g.do("PUT", "/lanes/long", `{}`).want(200)); doc["width_setting"] != "auto" || doc["order"] != "fair" || doc["when_unavailable"] != "serial" {
+	if doc := document(g.do("PUT", "/lanes/long", `{}`).want(200)); doc["width_setting"] != "auto" || doc["order"] != "fifo" || doc["when_unavailable"] != "serial" {
 		t.Errorf("defaults: %v", doc)
 	}
 	g.do("PUT", "/lanes/long", `{"width":"auto"}`).want(200)

@@ -53,6 +53,9 @@ func (p *params) str(name string) string {
 	if len(v) == 0 {
 		return ""
 	}
+	if v[0] == "" {
+		p.bad(name, "is empty; give a value, or leave it out")
+	}
 	return v[0]
 }
 

@@ -33,12 +33,15 @@ type holderResponse struct {
 	Units int    `json:"units"`
 }
 
-func newResourceResponse(v service.ResourceView) resourceResponse {
+// newResourceResponse shows a resource to c; see newLaneResponse.
+func newResourceResponse(v service.ResourceView, c caller) resourceResponse {
 	out := resourceResponse{
 		Name: v.Name, Capacity: v.Capacity, Pool: v.Pool, InUse: v.InUse, Holders: []holderResponse{}, ManagedBy: string(v.ManagedBy),
 	}
 	for _, h := range v.Holders {
-		out.Holders = append(out.Holders, holderResponse{h.Job, h.Class, h.Lane, h.Units})
+		if c.mayUse(h.Class) == nil {
+			out.Holders = append(out.Holders, holderResponse{h.Job, h.Class, h.Lane, h.Units})
+		}
 	}
 	return out
 }
@@ -65,7 +68,7 @@ func (a *API) listResources(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := page[resourceResponse]{Items: []resourceResponse{}}
 	for _, v := range list {
-		out.Items = append(out.Items, newResourceResponse(v))
+		out.Items = append(out.Items, newResourceResponse(v, callerOf(r.Context())))
 	}
 	return encode(w, http.StatusOK, out)
 }
@@ -95,7 +98,7 @@ func (a *API) showResource(w http.ResponseWriter, r *http.Request, status int) e
 	if err != nil {
 		return err
 	}
-	return encode(w, status, newResourceResponse(v))
+	return encode(w, status, newResourceResponse(v, callerOf(r.Context())))
 }
 
 // putResource creates a resource or changes its capacity.

@@ -2,12 +2,15 @@ package api
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -24,6 +27,8 @@ type submitRequest struct {
 	RunAt          *time.Time     `json:"run_at,omitempty" format:"date-time"`
 	LogicalDate    string         `json:"logical_date,omitempty" example:"2026-11-29"`
 	IfFailed       string         `json:"if_failed,omitempty" enums:"retry"`
+
+	eventKey string // of a CloudEvent, for when no other key is given
 }
 
 // batchRequest is many jobs in one transaction.
@@ -65,7 +70,7 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	// The body may be read slowly: it does not hold a place among the submissions.
-	body, typ, err := readBody(w, r, a.o.MaxPayload+envelope)
+	body, typ, err := a.readBody(w, r, a.o.MaxPayload+envelope)
 	if err != nil {
 		return err
 	}
@@ -85,13 +90,14 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer leave()
-	r, cancel := timed(r, submitTimeout)
+	// Whoever has sent a whole submission and left gets it done all the same.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), submitTimeout)
 	defer cancel()
-	res, err := a.svc.Submit(r.Context(), callerOf(r.Context()).Name, sub)
+	res, err := a.svc.Submit(ctx, callerOf(r.Context()).Name, sub)
 	if err != nil {
 		return err
 	}
-	view := service.JobView{JobDetail: service.JobDetail{Job: res.Job, Payload: sub.Payload}}
+	view := a.asItStands(r.Context(), res, sub.Payload)
 	if res.Replayed {
 		w.Header().Set("Idempotency-Replayed", "true")
 		if res.Job.State.Final() { // it may have a result by now; the answer does not hang on it
@@ -101,11 +107,39 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if res.Replayed || res.Job.State == lanegate.StateSkipped {
-		return encode(w, http.StatusOK, newJobResponse(view))
+		return encodeJob(w, http.StatusOK, newJobResponse(view))
 	}
 	// 201, not 202: some schedulers poll the Location of a 202 until it stops answering 202.
 	w.Header().Set("Location", "/jobs/"+res.Job.ID)
-	return encode(w, http.StatusCreated, newJobResponse(view))
+	return encodeJob(w, http.StatusCreated, newJobResponse(view))
+}
+
+// Limits of what an answer to a submission looks up beside the acceptance.
+const (
+	maxViews  = 2
+	viewLimit = 500 * time.Millisecond
+)
+
+// asItStands adds to an accepted job what it waits on, or how it ended. That is a
+// courtesy: under load, or when the database is slow, the answer goes without.
+func (a *API) asItStands(ctx context.Context, res service.Submitted, payload []byte) service.JobView {
+	bare := service.JobView{JobDetail: service.JobDetail{Job: res.Job, Payload: payload}}
+	if res.Job.State == lanegate.StateSkipped && !res.Replayed {
+		return bare
+	}
+	select {
+	case a.views <- struct{}{}:
+		defer func() { <-a.views }()
+	default:
+		return bare
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewLimit)
+	defer cancel()
+	view, err := a.svc.Job(ctx, res.Job.ID)
+	if err != nil {
+		return bare
+	}
+	return view
 }
 
 // envelope is what a submission may take beside its payload.
@@ -189,31 +223,37 @@ func (a *API) decodeCloudEvent(body []byte) (submitRequest, error) {
 		return req, below("/data", err)
 	}
 	if req.IdempotencyKey == nil {
-		key := ev.Source + " " + ev.ID
-		req.IdempotencyKey = &key
+		req.eventKey = eventKeyOf(ev.Source, ev.ID)
 	}
 	return req, nil
 }
 
-// below puts a pointer before the fields that err names.
-func below(pointer string, err error) error {
-	e, ok := errors.AsType[*lanegate.Error](err)
-	if !ok || len(e.Fields) == 0 {
-		return err
+// eventKeyOf is an event's source and id, or a digest of them where they are too
+// long for a key, or hold characters that a key may not have.
+func eventKeyOf(source, id string) string {
+	key := source + " " + id
+	plain := len(key) <= maxKey
+	for _, c := range key {
+		plain = plain && unicode.IsPrint(c)
 	}
-	c := *e
-	c.Fields = slices.Clone(e.Fields)
-	for i := range c.Fields {
-		c.Fields[i].Pointer = pointer + c.Fields[i].Pointer
+	if plain {
+		return key
 	}
-	return &c
+	sum := sha256.Sum256([]byte(source + "\x00" + id))
+	return "cloudevent sha256:" + hex.EncodeToString(sum[:])
 }
+
+// maxKey is how long an idempotency key may be, in bytes.
+const maxKey = 255
 
 // takeKey brings the header's key into the request. The header is a structured
 // field string (quoted) or bare.
 func (req *submitRequest) takeKey(r *http.Request) error {
 	values := r.Header.Values("Idempotency-Key")
 	if len(values) == 0 {
+		if req.eventKey != "" {
+			req.IdempotencyKey = &req.eventKey
+		}
 		return nil
 	}
 	key := strings.TrimSpace(values[0])

@@ -1,0 +1,86 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanegate/lanegate"
+)
+
+// maxBodies bounds the bytes of all bodies in memory; two of the largest batches
+// always fit.
+const maxBodies = 256 << 20
+
+// firstRead is how much memory a body gets before any of it has arrived: what a
+// client only announces costs nothing.
+const firstRead = 4 << 10
+
+// budget bounds the bytes of all request bodies in memory.
+type budget struct {
+	max  int64
+	used atomic.Int64
+}
+
+// take reserves n bytes; false, and nothing reserved, when they are not left.
+func (b *budget) take(n int64) bool {
+	if b.used.Add(n) > b.max {
+		b.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(n int64) { b.used.Add(-n) }
+
+// heldKey finds the number of bytes that a request has taken from the budget;
+// observe gives them back at its end.
+type heldKey struct{}
+
+// readAll reads a body of at most limit bytes, with memory in step with what has
+// arrived. A body that comes too slowly is 408: unlike 400 that is repeated.
+func (a *API) readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	src := http.MaxBytesReader(w, r.Body, limit)
+	var body []byte
+	for {
+		if len(body) == cap(body) {
+			size := min(max(firstRead, 2*int64(cap(body))), limit+1)
+			if held, ok := r.Context().Value(heldKey{}).(*int64); ok {
+				if !a.bodies.take(size) {
+					a.metrics.shed.Inc()
+					return nil, lanegate.ErrOverloaded.With("the bodies of all requests take as much memory as they may; nothing was enqueued. Try again.")
+				}
+				*held += size
+			}
+			body = append(make([]byte, 0, size), body...)
+		}
+		n, err := src.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it was for the body
+			return body, nil
+		case err != nil:
+			return nil, readError(err, limit)
+		}
+	}
+}
+
+func readError(err error, limit int64) error {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooLarge(limit)
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return &statusError{&lanegate.Error{
+			Kind: lanegate.KindBadRequest, Code: "body_too_slow", Err: err,
+			Message: "the body did not arrive in time; nothing was enqueued. Send it again.",
+		}, http.StatusRequestTimeout}
+	}
+	return &lanegate.Error{
+		Kind: lanegate.KindBadRequest, Code: "body_cut_off",
+		Message: "the body ended early; nothing was enqueued. Send it again.", Err: err,
+	}
+}
