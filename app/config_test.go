@@ -213,7 +213,7 @@ func TestLoadFaults(t *testing.T) {
 			`lanegate.yaml:2: trusted_proxies: "all" is not a network`,
 		}},
 		{"databases", "database: postgres://u:s3cret@h/db\n", map[string]string{"LANEGATE_DATABASE": ":memory:"}, nil, []string{
-			`lanegate.yaml:1: database: PostgreSQL arrives with the production store`,
+			`lanegate.yaml:1: database: this version runs on a SQLite file only`,
 			`LANEGATE_DATABASE: must be a plain path`,
 		}},
 		{"nothing behind a key", "drain:\nclasses:\n", nil, nil, []string{`lanegate.yaml:1: drain: has no value`, `lanegate.yaml:2: classes: must be a list of keys with values (key: value), not nothing`}},

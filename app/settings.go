@@ -140,7 +140,7 @@ func checkDatabase(s string) error {
 	scheme, _, ok := strings.Cut(s, "://")
 	switch { // the URL is not repeated: it may hold a password
 	case ok && (scheme == "postgres" || scheme == "postgresql"):
-		return errors.New("PostgreSQL arrives with the production store; give the path of a SQLite file for now")
+		return errors.New("this version runs on a SQLite file only; give the path of one")
 	case ok:
 		return fmt.Errorf("%s:// is no database lanegate knows; give the path of a SQLite file", scheme)
 	case s == ":memory:" || strings.HasPrefix(s, "file:"):

@@ -13,8 +13,14 @@ import (
 //go:embed sqlite/*.sql
 var sqlite embed.FS
 
+//go:embed postgres/*.sql
+var postgres embed.FS
+
 // SQLite returns the migrations of the SQLite dialect, with the files at its root.
 func SQLite() fs.FS { return sub(sqlite, "sqlite") }
+
+// Postgres returns the migrations of the PostgreSQL dialect, with the files at its root.
+func Postgres() fs.FS { return sub(postgres, "postgres") }
 
 func sub(files embed.FS, dir string) fs.FS {
 	f, err := fs.Sub(files, dir)

@@ -28,7 +28,7 @@ func (s *Store) Admit(ctx context.Context, ask service.Ask) (service.Admitted, e
 
 func (t *tx) admit(ask service.Ask) (res service.Admitted, err error) {
 	var me workerRow
-	found, err := t.get(&me, sqlGetWorker, ask.Worker)
+	found, err := t.get(&me, sqlGetWorkerLive, ask.Worker)
 	if err != nil {
 		return res, err
 	}
@@ -49,21 +49,10 @@ func (t *tx) admit(ask service.Ask) (res service.Admitted, err error) {
 
 // plan asks the planner what may start on the asking worker and applies it.
 func (t *tx) plan(ask service.Ask, res *service.Admitted) error {
-	free := ask.Free
-	if ask.SerialFree {
-		free++
-	}
-	in, err := t.input(free)
+	in, decision, err := t.decide(ask)
 	if err != nil {
 		return err
 	}
-	in.Asking = ask.Worker
-	for i := range in.Workers {
-		if in.Workers[i].ID == ask.Worker {
-			in.Workers[i].Free, in.Workers[i].SerialFree = ask.Free, ask.SerialFree
-		}
-	}
-	decision := admission.Plan(in)
 	res.Fallbacks = map[string]int{}
 	for _, g := range decision.Grants {
 		var grant service.Grant
@@ -83,6 +72,39 @@ func (t *tx) plan(ask service.Ask, res *service.Admitted) error {
 		}
 	}
 	return t.rememberBlocked(in.BlockedSince, decision.Blocked)
+}
+
+// maxDecisions bounds how often one admission decides anew because a job that it
+// chose was cancelled or replaced meanwhile.
+const maxDecisions = 3
+
+// decide asks the planner and locks the jobs it chose.
+func (t *tx) decide(ask service.Ask) (in admission.Input, d admission.Decision, err error) {
+	free := ask.Free
+	if ask.SerialFree {
+		free++
+	}
+	for range maxDecisions {
+		if in, err = t.input(free); err != nil {
+			return in, d, err
+		}
+		in.Asking = ask.Worker
+		for i := range in.Workers {
+			if in.Workers[i].ID == ask.Worker {
+				in.Workers[i].Free, in.Workers[i].SerialFree = ask.Free, ask.SerialFree
+			}
+		}
+		d = admission.Plan(in)
+		lock := t.s.d.lockGrants
+		if lock == nil {
+			return in, d, nil
+		}
+		chosen := len(d.Grants)
+		if d.Grants, err = lock(t, d.Grants); err != nil || len(d.Grants) == chosen {
+			return in, d, err
+		}
+	}
+	return in, d, nil
 }
 
 // input reads what a decision depends on. free bounds how many jobs of one class

@@ -60,7 +60,7 @@ func (r attemptRow) attempt() lanegate.Attempt {
 // EndAttempt implements service.Store.
 func (s *Store) EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.Ending) (service.Ended, error) {
 	var ended service.Ended
-	err := s.group.do(ctx, &item{
+	err := s.outcomes.do(ctx, &item{
 		jobs: []string{f.Job},
 		run: func(t *tx) (err error) {
 			ended, err = t.endAttempt(f, e, false)

@@ -132,6 +132,10 @@ const (
 SELECT name
   FROM lanes
  WHERE name = $1`
+	sqlLockClass = `
+SELECT id
+  FROM job_classes
+ WHERE id = $1 {{lock}}`
 	sqlFindOpenJob = `
 SELECT id
   FROM jobs {{use jobs_state_idx}}

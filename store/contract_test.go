@@ -8,5 +8,6 @@ import (
 )
 
 func TestStoreSQLite(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) service.Store { return newStore(t, Options{}) })
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/admission"
 )
 
 // dialect is everything the engines don't share. Adding one means filling this
@@ -22,6 +23,10 @@ type dialect struct {
 	// lock fills {{lock}}: the row lock behind a SELECT; empty where a
 	// transaction is alone anyway.
 	lock string
+	// share fills {{share}}: a row lock that keeps FOR UPDATE away and lets plain
+	// updates pass; skip fills {{skip}}: the lock of rows that nobody has locked,
+	// without those that somebody has. Both empty where lock is.
+	share, skip string
 	// use fills {{use NAME}} behind a table: how to demand that index, with $1 for
 	// its name. SQLite without statistics prefers an equality on state to the
 	// narrow partial index, and then reads the whole backlog. Empty where the
@@ -33,15 +38,29 @@ type dialect struct {
 	// clock is the process's clock where the database has none of its own to
 	// agree on (one process); nil otherwise.
 	clock func() time.Time
+	// lockAdmission is sqlReadAdmission behind the lock of the admission row.
+	lockAdmission string
 	// heads reads the first $2 due jobs in line of each class in $1, a JSON list
 	// of names: one index seek per class, whatever the backlog. Columns: headRow.
 	heads string
 	// reads is how a transaction of the read pool is begun, so that all its reads
 	// see one state.
 	reads sql.TxOptions
+	// lockGroup locks what the items of a group will touch, lockClass the row of a
+	// class that was not among it, lockGrants the jobs that are about to start,
+	// returning those that still may; nil where a transaction is alone anyway.
+	lockGroup  func(t *tx, items []*item) error
+	lockClass  func(t *tx, id string) error
+	lockGrants func(t *tx, grants []admission.Grant) ([]admission.Grant, error)
+	// ready lists up to max queued jobs whose time has come and that no admission
+	// has noted yet, in the order in which they became so, for a change.
+	ready func(t *tx, max int) ([]jobRow, error)
 	// sort says what kind of failure a driver's error is; faultNone for errors
 	// that are not the driver's.
 	sort func(error) faultKind
+	// spent says whether a connection that gave this error, and all that are like
+	// it, must be dropped; nil where a connection is as good as another.
+	spent func(error) bool
 
 	resolved sync.Map // text with holes → text
 }
@@ -53,7 +72,7 @@ func (d *dialect) sql(q string) string {
 	if s, ok := d.resolved.Load(q); ok {
 		return s.(string)
 	}
-	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{plain}}", d.plain).Replace(q)
+	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{share}}", d.share, "{{skip}}", d.skip, "{{plain}}", d.plain).Replace(q)
 	s = useHole.ReplaceAllString(s, d.use)
 	d.resolved.Store(q, s)
 	return s
@@ -72,8 +91,9 @@ const (
 
 // faultError is a driver's error without the driver's type.
 type faultError struct {
-	kind faultKind
-	text string
+	kind  faultKind
+	text  string
+	spent bool // the connection is of no use any more
 }
 
 func (f *faultError) Error() string { return f.text }
@@ -82,6 +102,14 @@ func (f *faultError) Error() string { return f.text }
 func (k faultKind) is(err error) bool {
 	f, ok := errors.AsType[*faultError](err)
 	return ok && f.kind == k
+}
+
+// spent says whether the connection that gave err must not be used again.
+func (s *Store) spent(err error) bool {
+	if f, ok := errors.AsType[*faultError](err); ok && f.spent {
+		return true
+	}
+	return s.d.spent != nil && s.d.spent(err)
 }
 
 // mapped turns a driver's error into ours, keeping the context that callers
@@ -96,6 +124,9 @@ func (s *Store) mapped(ctx context.Context, err error) error {
 	}
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	kind := s.d.sort(err)
+	if f, ok := errors.AsType[*faultError](err); ok {
+		kind = f.kind
+	}
 	switch {
 	case kind == faultNone && !ended:
 		return err
@@ -104,7 +135,7 @@ func (s *Store) mapped(ctx context.Context, err error) error {
 	case ended: // our own limit on a transaction
 		kind = faultAway
 	}
-	f := &faultError{kind: kind, text: err.Error()}
+	f := &faultError{kind: kind, text: err.Error(), spent: s.spent(err)}
 	if kind == faultConflict || kind == faultAway {
 		return lanegate.ErrUnavailable.Because(f)
 	}

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
 )
 
 // maxGroup bounds how many items share one commit, so that the first of them
@@ -27,8 +27,8 @@ const (
 // item is one change that shares a commit with others.
 type item struct {
 	// What the item will lock, for engines where transactions run side by side.
-	classes []string
-	jobs    []string
+	submits []service.NewJob // submissions
+	jobs    []string         // of an outcome: one id
 	// run makes the change and keeps its answer; it may run again when the
 	// transaction of the group has to be repeated.
 	run func(t *tx) error
@@ -156,7 +156,7 @@ func (g *group) gather(first *item) []*item {
 func (g *group) commit(items []*item) error {
 	ctx := context.Background()
 	return g.s.retry(ctx, func() error {
-		err := g.s.once(ctx, func(t *tx) error { return g.run(t, items) })
+		err := g.s.once(ctx, g.s.write, func(t *tx) error { return g.run(t, items) })
 		if errors.Is(err, lanegate.ErrOutcomeUnknown) {
 			return lanegate.ErrOutcomeUnknown.Because(err)
 		}
@@ -165,8 +165,10 @@ func (g *group) commit(items []*item) error {
 }
 
 func (g *group) run(t *tx, items []*item) error {
-	if err := t.lockAll(items); err != nil {
-		return err
+	if lock := g.s.d.lockGroup; lock != nil {
+		if err := lock(t, items); err != nil {
+			return fmt.Errorf("lock the group's rows: %w", err)
+		}
 	}
 	if err := t.begin(sqlReadAdmission); err != nil {
 		return err
@@ -177,46 +179,8 @@ func (g *group) run(t *tx, items []*item) error {
 			return err
 		}
 		it.err = g.s.mapped(context.Background(), err)
-		if faultConflict.is(it.err) {
-			return it.err // the whole group gives way and runs again
-		}
-	}
-	return nil
-}
-
-const (
-	sqlLockClass = `
-SELECT id
-  FROM job_classes
- WHERE id = $1 {{lock}}`
-	sqlLockJob = `
-SELECT id
-  FROM jobs
- WHERE id = $1 {{lock}}`
-)
-
-// lockAll locks what the items will touch in the order that holds everywhere:
-// classes by id, then jobs by id. Where transactions run one after the other
-// there is nothing to lock.
-func (t *tx) lockAll(items []*item) error {
-	if t.s.d.lock == "" {
-		return nil
-	}
-	var classes, jobs []string
-	for _, it := range items {
-		classes = append(classes, it.classes...)
-		jobs = append(jobs, it.jobs...)
-	}
-	for _, ids := range []struct {
-		sql string
-		ids []string
-	}{{sqlLockClass, classes}, {sqlLockJob, jobs}} {
-		slices.Sort(ids.ids)
-		for _, id := range slices.Compact(ids.ids) {
-			var got string
-			if _, err := t.get(&got, ids.sql, id); err != nil {
-				return fmt.Errorf("lock the group's rows: %w", err)
-			}
+		if faultConflict.is(it.err) || g.s.spent(it.err) {
+			return it.err // the whole group gives way and runs again, or can't run here
 		}
 	}
 	return nil

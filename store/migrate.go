@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
 )
 
 // migrate brings the tables up to the newest version that this binary knows. A
@@ -42,8 +43,16 @@ func migrate(ctx context.Context, db *sql.DB, dialect string, files fs.FS, log *
 func migrator(db *sql.DB, dialect string, files fs.FS) (*goose.Provider, error) {
 	names := map[string]goose.Dialect{"sqlite": goose.DialectSQLite3, "postgres": goose.DialectPostgres}
 	// Globally registered Go migrations belong to whoever else uses goose in this process.
-	p, err := goose.NewProvider(names[dialect], db, files,
-		goose.WithDisableGlobalRegistry(true), goose.WithSlog(slog.New(slog.DiscardHandler)))
+	opts := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true), goose.WithSlog(slog.New(slog.DiscardHandler))}
+	if dialect == "postgres" {
+		// Of replicas that start at once one migrates; the others look every second.
+		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600), lock.WithUnlockTimeout(1, 30))
+		if err != nil {
+			return nil, fmt.Errorf("lock the migrations: %w", err)
+		}
+		opts = append(opts, goose.WithSessionLocker(locker))
+	}
+	p, err := goose.NewProvider(names[dialect], db, files, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("read the migrations: %w", err)
 	}

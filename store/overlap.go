@@ -109,7 +109,7 @@ SELECT ` + jobColumns + `
   FROM jobs {{use jobs_ready_idx}}
  WHERE state = 'queued' AND NOT due AND ready_at <= $1
  ORDER BY ready_at, place_at, place_id
- LIMIT $2 {{lock}}`
+ LIMIT $2`
 	sqlMakeDue = `
 UPDATE jobs SET due = $1
  WHERE id = $2 AND state = 'queued'`
@@ -122,8 +122,8 @@ SELECT min(ready_at) AS ready_at
 // promote makes due what is ready, in the order in which it became so, and
 // decides the overlap of jobs that had a run_at. It returns the jobs that ended.
 func (t *tx) promote() (skipped []string, err error) {
-	var ready []jobRow
-	if err := t.all(&ready, sqlListReady, at(t.at), maxPromoted); err != nil {
+	ready, err := t.s.d.ready(t, maxPromoted)
+	if err != nil {
 		return nil, fmt.Errorf("list what became due: %w", err)
 	}
 	if len(ready) == 0 {
@@ -144,6 +144,12 @@ func (t *tx) promote() (skipped []string, err error) {
 		}
 	}
 	return skipped, nil
+}
+
+// listReady is dialect.ready where a transaction is alone.
+func (t *tx) listReady(max int) (ready []jobRow, err error) {
+	err = t.all(&ready, sqlListReady, at(t.at), max)
+	return ready, err
 }
 
 // makeDue puts one job into its class's line. One that has had an attempt, or was

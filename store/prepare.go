@@ -10,9 +10,9 @@ import (
 // hotStatements are those of submitting, admitting, ending and beating.
 func (d *dialect) hotStatements() []string {
 	return []string{
-		sqlReadAdmission, sqlLockAdmission,
+		sqlReadAdmission, d.lockAdmission,
 		sqlGetKey, sqlInsertKey, sqlInsertJob, sqlInsertPayload,
-		sqlGetWorker, sqlListLiveWorkers, sqlListServed, sqlListReady, sqlNextReady, sqlListInFlight, sqlListBlocked, d.heads,
+		sqlGetWorkerLive, sqlListLiveWorkers, sqlListServed, sqlNextReady, sqlListInFlight, sqlListBlocked, d.heads,
 		sqlStartJob, sqlInsertAttempt, sqlGetPayload,
 		sqlGetJobLocked, sqlEndAttempt, sqlUpdateJob, sqlSaveResult, sqlInsertOutput, sqlInsertRun, sqlNoteSuccess,
 		sqlBeatWorker, sqlListHeld,
@@ -21,14 +21,24 @@ func (d *dialect) hotStatements() []string {
 
 // prepare parses the busy paths' statements once instead of at every use.
 func (s *Store) prepare(ctx context.Context) error {
-	s.hot = map[string]*sqlx.Stmt{}
-	for _, q := range s.d.hotStatements() {
-		text := s.d.sql(q)
-		st, err := s.write.PreparexContext(ctx, text) //nolint:sqlclosecheck // closed with its pool
-		if err != nil {
-			return fmt.Errorf("prepare %q: %w", text, err)
+	s.hot = map[*sqlx.DB]map[string]*sqlx.Stmt{}
+	for _, p := range []struct {
+		db         *sqlx.DB
+		statements []string
+	}{
+		{s.beat, []string{sqlReadAdmission, sqlBeatWorker, sqlListHeld}},
+		{s.write, s.d.hotStatements()},
+	} {
+		hot := map[string]*sqlx.Stmt{}
+		for _, q := range p.statements {
+			text := s.d.sql(q)
+			st, err := p.db.PreparexContext(ctx, text) //nolint:sqlclosecheck // closed with its pool
+			if err != nil {
+				return fmt.Errorf("prepare %q: %w", text, err)
+			}
+			hot[text] = st
 		}
-		s.hot[text] = st
+		s.hot[p.db] = hot
 	}
 	return nil
 }

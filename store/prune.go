@@ -14,18 +14,20 @@ const keyKept = 7 * 24 * time.Hour
 const workerKept = 7 * 24 * time.Hour
 
 const (
-	// Old finished jobs, by the same rule in each statement of one transaction.
-	sqlOldJobs = `
-  FROM jobs
- WHERE finished_at < $1 AND (idempotency_key = '' OR submitted_at < $2)
+	// Old finished jobs, by the same rule in each statement of one transaction. One
+	// that somebody is about to revive is left alone.
+	sqlOld    = `finished_at < $1 AND (idempotency_key = '' OR submitted_at < $2)`
+	sqlOldEnd = `
  ORDER BY finished_at, id
- LIMIT $3`
+ LIMIT $3 {{skip}}`
 	sqlDeleteKeys = `
 DELETE FROM idempotency_keys
- WHERE (client, key) IN (SELECT client, idempotency_key` + sqlOldJobs + `)`
+ WHERE (client, key) IN (SELECT client, idempotency_key FROM jobs WHERE ` + sqlOld + sqlOldEnd + `)`
+	// The key goes first: a key without its job would answer nothing for ever.
 	sqlDeleteJobs = `
 DELETE FROM jobs
- WHERE id IN (SELECT id` + sqlOldJobs + `)`
+ WHERE id IN (SELECT id FROM jobs WHERE ` + sqlOld + ` AND NOT EXISTS
+              (SELECT 1 FROM idempotency_keys AS k WHERE k.client = jobs.client AND k.key = jobs.idempotency_key)` + sqlOldEnd + `)`
 	sqlDeleteRuns = `
 DELETE FROM run_log
  WHERE id IN (SELECT id

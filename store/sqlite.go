@@ -26,7 +26,7 @@ func init() { sqlx.BindDriver(sqliteDriver, sqlx.DOLLAR) }
 func sqliteDialect(clock func() time.Time) *dialect {
 	return &dialect{
 		name: "sqlite", now: "NULL", lock: "", use: "INDEXED BY $1", plain: "+", clock: clock,
-		heads: sqlSQLiteHeads, reads: sql.TxOptions{ReadOnly: true}, sort: sortSQLite,
+		lockAdmission: sqlReadAdmission, heads: sqlSQLiteHeads, ready: (*tx).listReady, reads: sql.TxOptions{ReadOnly: true}, sort: sortSQLite,
 	}
 }
 

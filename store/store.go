@@ -19,10 +19,11 @@ import (
 	"github.com/lanegate/lanegate/service"
 )
 
-// Options of a SQLite store. Only Path is required.
+// Options of a store. Only Path is required.
 type Options struct {
-	// Path of the database file; it is made, readable by its owner only, when
-	// absent. Its directory must exist.
+	// Path of the SQLite file; it is made, readable by its owner only, when absent.
+	// Its directory must exist. A URL that starts with postgres:// or postgresql://
+	// is a PostgreSQL database instead; see Open.
 	Path string
 	// LockWait is how long Open waits for another process to let go of the file
 	// (the drain time of a deploy). 0: one try.
@@ -38,8 +39,18 @@ type Options struct {
 	StarveAfter time.Duration
 	// Logger; default slog.Default().
 	Logger *slog.Logger
+	// MaxConns bounds the connections to PostgreSQL: two of them are kept for beats,
+	// a third of the others reads. Default 16, at least 6. A run holds none.
+	MaxConns int
+	// ConnWait bounds the wait for one of them, and for this process's other
+	// admission. Default 5s on PostgreSQL; 0, without a bound but the caller's, on SQLite.
+	ConnWait time.Duration
+	// LockTimeout bounds one wait for another transaction on PostgreSQL; IdleTimeout
+	// is after what time without a statement the server ends a transaction, so that
+	// a frozen process stops the others for seconds only. Defaults 5s and 4s.
+	LockTimeout, IdleTimeout time.Duration
 	// Now is the process's clock, the truth for due times as long as one process
-	// owns the file. Default time.Now.
+	// owns the file. Default time.Now. PostgreSQL has a clock of its own.
 	Now func() time.Time
 }
 
@@ -55,7 +66,7 @@ func (o *Options) setDefaults() error {
 	if o.Path == "" {
 		return errors.New("a database path is required")
 	}
-	if o.LockWait < 0 || o.MaxPending < 0 || o.TxTimeout < 0 || o.StarveAfter < 0 || o.Retry.Attempts < 0 || o.Retry.Wait < 0 {
+	if o.MaxConns < 0 || o.ConnWait < 0 || o.LockTimeout < 0 || o.IdleTimeout < 0 || o.LockWait < 0 || o.MaxPending < 0 || o.TxTimeout < 0 || o.StarveAfter < 0 || o.Retry.Attempts < 0 || o.Retry.Wait < 0 {
 		return errors.New("store options must not be negative")
 	}
 	def := func(v *time.Duration, d time.Duration) {
@@ -87,10 +98,19 @@ type Store struct {
 	opts Options
 	log  *slog.Logger
 
-	write, read *sqlx.DB
-	group       *group
-	// hot are the statements of the busy paths, prepared once on the write pool.
-	hot map[string]*sqlx.Stmt
+	// beat is the pool of beats, the same as write on SQLite.
+	write, read, beat *sqlx.DB
+	// group shares commits of submissions, outcomes those of outcomes: the same one
+	// on SQLite, side by side where transactions may be.
+	group, outcomes *group
+	// hot are the statements of the busy paths by their text, prepared once on the
+	// pools that write.
+	hot map[*sqlx.DB]map[string]*sqlx.Stmt
+	// idle is how many connections each pool keeps; empty on SQLite.
+	idle map[*sqlx.DB]int
+	// turn has room for the process's one admission at a time; nil on SQLite, whose
+	// writers wait for each other anyway.
+	turn chan struct{}
 
 	// config is the last set of classes, lanes and resources that was read,
 	// good as long as the admission row has its version.
@@ -101,19 +121,28 @@ type Store struct {
 	closing sync.Once
 	closed  error // of the first Close
 
-	path string // real path of the database file
+	path string // real path of the database file, "" on PostgreSQL
 	lock *fileLock
 }
 
 var _ service.Store = (*Store)(nil)
 
-// Open takes the lock of the SQLite file at o.Path, brings its tables up to date
-// and returns the store. The lock is held until Close or the process's end: one
-// process per file. When another one has it for longer than o.LockWait, the
-// error names its pid. ctx bounds opening only.
+// Open opens the database that o.Path names, brings its tables up to date and
+// returns the store. ctx bounds opening only.
+//
+// A SQLite file is locked until Close or the process's end: one process per file.
+// When another one has it for longer than o.LockWait, the error names its pid.
+//
+// A PostgreSQL database, version 14 or newer, takes any number of processes; of
+// those that start at once one migrates and the others wait. Its URL must say
+// sslmode, unless the server is on this machine. A pooler that shares sessions
+// between clients (PgBouncer's transaction mode) is refused.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
+	}
+	if isPostgres(o.Path) {
+		return openPostgres(ctx, o)
 	}
 	path, err := realPath(o.Path)
 	if err != nil {
@@ -133,13 +162,15 @@ func (s *Store) open(ctx context.Context) (err error) {
 	if s.write, s.read, err = openSQLite(ctx, s.path); err != nil {
 		return err
 	}
+	s.beat = s.write
 	if err := migrate(ctx, s.write.DB, s.d.name, migrations.SQLite(), s.log); err != nil {
-		return errors.Join(err, s.read.Close(), s.write.Close())
+		return errors.Join(err, s.closePools())
 	}
 	if err := s.prepare(ctx); err != nil {
-		return errors.Join(err, s.read.Close(), s.write.Close())
+		return errors.Join(err, s.closePools())
 	}
 	s.group = startGroup(s, s.opts.MaxPending)
+	s.outcomes = s.group
 	return nil
 }
 
@@ -188,13 +219,22 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 
 // RunsLockPath is the file that every guard of a run holds a shared flock on, so
 // that a starting process can tell when the last run of an earlier one has ended.
-func (s *Store) RunsLockPath() string { return s.path + ".runs" }
+// "" on PostgreSQL, where no start of one process means the end of another.
+func (s *Store) RunsLockPath() string {
+	if s.path == "" {
+		return ""
+	}
+	return s.path + ".runs"
+}
 
 // AwaitRuns waits until no guard of an earlier process holds the lock file of
 // runs and keeps new ones out until release is called: in between, dead workers
 // may be reaped without running beside a dying run. When ctx ends first it
-// returns ctx's error.
+// returns ctx's error. On PostgreSQL it returns at once.
 func (s *Store) AwaitRuns(ctx context.Context) (release func(), err error) {
+	if s.path == "" {
+		return func() {}, nil
+	}
 	lock, err := lockFile(ctx, s.RunsLockPath())
 	if errors.Is(err, errLockHeld) {
 		return nil, fmt.Errorf("runs of an earlier process still end (%s): %w", s.RunsLockPath(), ctx.Err())
@@ -206,7 +246,13 @@ func (s *Store) AwaitRuns(ctx context.Context) (release func(), err error) {
 }
 
 // Pools returns the connection pools by name, for their statistics only.
-func (s *Store) Pools() map[string]Pool { return map[string]Pool{"write": s.write, "read": s.read} }
+func (s *Store) Pools() map[string]Pool {
+	pools := map[string]Pool{"write": s.write, "read": s.read}
+	if s.beat != s.write {
+		pools["beat"] = s.beat
+	}
+	return pools
+}
 
 const sqlPing = `
 INSERT INTO pings (id, at)
@@ -225,7 +271,22 @@ func (s *Store) Ping(ctx context.Context) error {
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.group.close()
-		s.closed = errors.Join(s.read.Close(), s.write.Close(), s.lock.release())
+		s.outcomes.close()
+		s.closed = s.closePools()
+		if s.lock != nil {
+			s.closed = errors.Join(s.closed, s.lock.release())
+		}
 	})
 	return s.closed
+}
+
+// closePools closes those that are open; closing one twice does nothing.
+func (s *Store) closePools() error {
+	var errs []error
+	for _, db := range []*sqlx.DB{s.read, s.beat, s.write} {
+		if db != nil {
+			errs = append(errs, db.Close())
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lanegate/lanegate"
@@ -13,7 +14,7 @@ import (
 func (s *Store) Submit(ctx context.Context, n service.NewJob) (service.Submitted, error) {
 	var res service.Submitted
 	err := s.group.do(ctx, &item{
-		classes: []string{n.Class},
+		submits: []service.NewJob{n},
 		run: func(t *tx) (err error) {
 			res, err = t.submit(n)
 			return err
@@ -28,10 +29,7 @@ func (s *Store) Submit(ctx context.Context, n service.NewJob) (service.Submitted
 // SubmitBatch implements service.Store. The same key twice in a batch is a replay
 // of the first, as it would be one after the other.
 func (s *Store) SubmitBatch(ctx context.Context, jobs []service.NewJob) ([]service.Submitted, error) {
-	it := &item{}
-	for _, n := range jobs {
-		it.classes = append(it.classes, n.Class)
-	}
+	it := &item{submits: jobs}
 	results := make([]service.Submitted, len(jobs))
 	it.run = func(t *tx) error {
 		for i, n := range jobs {
@@ -86,6 +84,11 @@ func (t *tx) submit(n service.NewJob) (service.Submitted, error) {
 	class, ok := cfg.class(n.Class)
 	if !ok {
 		return service.Submitted{}, unknownClass(n.Class)
+	}
+	if lock := t.s.d.lockClass; lock != nil {
+		if err := lock(t, n.Class); err != nil {
+			return service.Submitted{}, err
+		}
 	}
 	row := t.newRow(n)
 	old, err := t.overlap(class.Overlap, &row)
@@ -153,9 +156,19 @@ func (t *tx) replay(n service.NewJob) (res service.Submitted, found bool, err er
 	if !bytes.Equal(key.Digest, n.Digest) {
 		return res, true, lanegate.ErrKeyReused.Detail("job", key.Job)
 	}
-	row, err := t.lockJob(key.Job)
+	row, err := t.getJob(key.Job)
+	if err == nil && n.RetryFailed && row.State == lanegate.StateFailed {
+		row, err = t.lockJob(key.Job)
+	}
+	if errors.Is(err, lanegate.ErrJobNotFound) {
+		// Pruned since the key was read; then the key is gone, too, and free again.
+		if found, err = t.get(&key, sqlGetKey, n.Client, n.Key); err != nil || !found {
+			return res, false, err
+		}
+		return res, true, &faultError{kind: faultBug, text: "job " + key.Job + " of a known key is missing"}
+	}
 	if err != nil {
-		return res, true, fmt.Errorf("job %s of a known key: %v", key.Job, err) // not a "not found" of the caller's
+		return res, true, fmt.Errorf("job %s of a known key: %w", key.Job, err)
 	}
 	res.Replayed = true
 	if n.RetryFailed && row.State == lanegate.StateFailed {

@@ -21,8 +21,10 @@ type tx struct {
 	s   *Store
 	ctx context.Context
 	q   *sqlx.Tx
-	// hot are prepared statements by their text; nil in the read pool.
+	// hot are the pool's prepared statements by their text; nil in the read pool.
 	hot map[string]*sqlx.Stmt
+	// classes are those whose rows are locked, where transactions run side by side.
+	classes map[string]bool
 	// at is the transaction's one time, by the database's clock. In a
 	// transaction that locks the admission row it is read behind the lock.
 	at time.Time
@@ -35,11 +37,10 @@ const (
 SELECT version, {{now}} AS at
   FROM admission
  WHERE id = 1`
-	sqlLockAdmission = sqlReadAdmission + ` {{lock}}`
 )
 
 // begin reads what every transaction starts with; first is sqlReadAdmission or
-// sqlLockAdmission, and with the latter every read comes after the lock.
+// dialect.lockAdmission, and with the latter every read comes after the lock.
 func (t *tx) begin(first string) error {
 	var row struct {
 		Version int64  `db:"version"`
@@ -64,17 +65,29 @@ func (t *tx) begin(first string) error {
 // that no caller's end leaves its outcome unknown. fn touches t only, and may run
 // again when another transaction was in the way. A failed commit is ErrOutcomeUnknown.
 func (s *Store) inTx(ctx context.Context, what string, fn func(t *tx) error) error {
-	return s.transact(ctx, what, sqlReadAdmission, fn)
+	return s.transact(ctx, s.write, what, sqlReadAdmission, fn)
 }
 
 // inAdmissionTx is inTx with the admission row locked first.
 func (s *Store) inAdmissionTx(ctx context.Context, what string, fn func(t *tx) error) error {
-	return s.transact(ctx, what, sqlLockAdmission, fn)
+	// One of the process at a time: the others would hold a connection each, only
+	// to wait for the row.
+	if s.turn != nil {
+		wait, cancel := s.connWait(ctx)
+		defer cancel()
+		select {
+		case s.turn <- struct{}{}:
+			defer func() { <-s.turn }()
+		case <-wait.Done():
+			return s.mapped(ctx, wrap(what, fmt.Errorf("wait for this process's other admission: %w", wait.Err())))
+		}
+	}
+	return s.transact(ctx, s.write, what, s.d.lockAdmission, fn)
 }
 
-func (s *Store) transact(ctx context.Context, what, first string, fn func(t *tx) error) error {
+func (s *Store) transact(ctx context.Context, db *sqlx.DB, what, first string, fn func(t *tx) error) error {
 	return s.retry(ctx, func() error {
-		err := s.once(ctx, func(t *tx) error {
+		err := s.once(ctx, db, func(t *tx) error {
 			if err := t.begin(first); err != nil {
 				return err
 			}
@@ -106,26 +119,19 @@ func (s *Store) retry(ctx context.Context, fn func() error, what string) error {
 	}
 }
 
-// once runs fn in one transaction and commits it. Errors are the driver's, except
-// that of a failed commit.
-func (s *Store) once(ctx context.Context, fn func(t *tx) error) error {
-	conn, err := s.write.Connx(ctx)
+// once runs fn in one transaction of a pool and commits it. Errors are the
+// driver's, except that of a failed commit.
+func (s *Store) once(ctx context.Context, db *sqlx.DB, fn func(t *tx) error) (err error) {
+	b, err := s.beginOn(ctx, db, nil, s.opts.TxTimeout)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // returns it to the pool
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.TxTimeout)
-	defer cancel()
-	q, err := conn.BeginTxx(bounded, nil)
-	if err != nil {
+	defer func() { b.end(err) }()
+	if err := fn(&tx{s: s, ctx: b.ctx, q: b.q, hot: s.hot[db]}); err != nil {
 		return err
 	}
-	defer func() { _ = q.Rollback() }() // nothing after a commit
-	if err := fn(&tx{s: s, ctx: bounded, q: q, hot: s.hot}); err != nil {
-		return err
-	}
-	if err := q.Commit(); err != nil {
-		return errUnconfirmed.Because(&faultError{kind: faultAway, text: err.Error()})
+	if err := b.q.Commit(); err != nil {
+		return errUnconfirmed.Because(&faultError{kind: faultAway, text: err.Error(), spent: s.spent(err)})
 	}
 	return nil
 }
@@ -135,11 +141,11 @@ var errUnconfirmed = lanegate.ErrOutcomeUnknown.With("the commit was not confirm
 
 // inRead runs fn in one transaction of the read pool: all its reads see the same
 // state. Writes fail.
-func (s *Store) inRead(ctx context.Context, what string, fn func(t *tx) error) error {
-	q, err := s.read.BeginTxx(ctx, &s.d.reads)
+func (s *Store) inRead(ctx context.Context, what string, fn func(t *tx) error) (err error) {
+	b, err := s.beginOn(ctx, s.read, &s.d.reads, 0)
 	if err == nil {
-		defer func() { _ = q.Rollback() }()
-		t := &tx{s: s, ctx: ctx, q: q}
+		defer func() { b.end(err) }()
+		t := &tx{s: s, ctx: ctx, q: b.q}
 		if err = t.begin(sqlReadAdmission); err == nil {
 			err = fn(t)
 		}

@@ -48,8 +48,11 @@ SELECT ` + workerColumns + `
 	sqlGetWorker = `
 SELECT ` + workerColumns + `
   FROM workers
- WHERE id = $1 {{lock}}`
-	sqlInsertWorker = `
+ WHERE id = $1`
+	sqlGetWorkerLocked = sqlGetWorker + ` {{lock}}`
+	// Admission keeps the asking worker from being declared dead, not from beating.
+	sqlGetWorkerLive = sqlGetWorker + ` {{share}}`
+	sqlInsertWorker  = `
 INSERT INTO workers (id, host, pid, lanes, slots, commands, beat, draining, started_at, beat_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
 	sqlUpdateWorker = `
@@ -98,7 +101,7 @@ func (s *Store) RegisterWorker(ctx context.Context, w service.WorkerInfo) error 
 func (s *Store) UpdateWorker(ctx context.Context, w service.WorkerInfo) error {
 	return s.inTx(ctx, "update worker "+w.ID, func(t *tx) error {
 		var old workerRow
-		found, err := t.get(&old, sqlGetWorker, w.ID)
+		found, err := t.get(&old, sqlGetWorkerLocked, w.ID)
 		if err != nil {
 			return err
 		}
@@ -145,7 +148,7 @@ func (s *Store) Beat(ctx context.Context, worker string) ([]service.Held, error)
 		Token           string `db:"token"`
 		CancelRequested bool   `db:"cancel_requested"`
 	}
-	err := s.inTx(ctx, "beat of worker "+worker, func(t *tx) error {
+	err := s.transact(ctx, s.beat, "beat of worker "+worker, sqlReadAdmission, func(t *tx) error {
 		if err := t.one(sqlBeatWorker, lanegate.ErrWorkerGone, at(t.at), worker); err != nil {
 			return err
 		}
@@ -185,7 +188,7 @@ func (s *Store) LeaveWorker(ctx context.Context, worker string) ([]service.Ended
 	var ended []service.Ended
 	err := s.inTx(ctx, "leave of worker "+worker, func(t *tx) (err error) {
 		var w workerRow
-		if _, err := t.get(&w, sqlGetWorker, worker); err != nil {
+		if _, err := t.get(&w, sqlGetWorkerLocked, worker); err != nil {
 			return err
 		}
 		ended, err = t.endWorker(worker, w, "the worker left without an outcome")
@@ -200,7 +203,7 @@ func (s *Store) ReapWorker(ctx context.Context, worker string, beat int64) ([]se
 	err := s.inTx(ctx, "reap worker "+worker, func(t *tx) (err error) {
 		ended = nil
 		var w workerRow
-		found, err := t.get(&w, sqlGetWorker, worker)
+		found, err := t.get(&w, sqlGetWorkerLocked, worker)
 		if err != nil || !found || !w.EndedAt.t.IsZero() || w.Beat != beat {
 			return err
 		}

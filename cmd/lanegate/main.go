@@ -1,5 +1,5 @@
 // Command lanegate is the gateway and its tools: serve (the default), migrate,
-// health, token, submit, try-command and version. See lanegate --help.
+// health, token, submit, advise, try-command and version. See lanegate --help.
 package main
 
 import (
@@ -73,6 +73,7 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" default:"withargs" help:"Run the gateway (what a bare lanegate does)."`
 	Submit  submitCmd  `cmd:"" help:"Post a job, and with --wait exit as it ended."`
 	Try     tryCmd     `cmd:"" name:"try-command" help:"Run a command of the config file in the foreground, as the gateway would."`
+	Advise  adviseCmd  `cmd:"" help:"Read run logs and say whether lanes would help, and whom."`
 	Health  healthCmd  `cmd:"" help:"Ask a running gateway how it is; exit 0 when well, 1 when not (for HEALTHCHECK)."`
 	Token   tokenCmd   `cmd:"" help:"Make tokens for clients."`
 	Migrate migrateCmd `cmd:"" help:"Bring the database's tables up to date and end."`

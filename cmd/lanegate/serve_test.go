@@ -81,7 +81,7 @@ func TestServe(t *testing.T) {
 	base := address.FindStringSubmatch(out.String())[1]
 	t.Setenv("LANEGATE_URL", base)
 
-	runLine(t, "", nil, "submit", "hello", "--wait").want(t, 0, `{"hello":1}`, "")
+	runLine(t, "", nil, "submit", "hello", "--wait").want(t, 0, `{"hello": 1}`, "")
 	runLine(t, "", nil, "submit", "fails", "--wait").want(t, 1, "", "out of luck")
 	runLine(t, "", nil, "submit", "nobody-knows-it").want(t, 2, "", "unknown_class")
 	runLine(t, "", nil, "health", "--url", base).want(t, 0, `"status":"ok"`, "")

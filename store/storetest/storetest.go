@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) service.Store) {
 	}
 	for _, suite := range suites {
 		t.Run(suite.name, func(t *testing.T) {
+			t.Parallel() // each case has a store of its own, and mostly waits for it
 			for _, c := range suite.cases {
 				t.Run(c.name, func(t *testing.T) { c.run(&env{T: t, s: open(t)}) })
 			}

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"errors"
 	"syscall"
 	"time"
 	"unsafe"
@@ -43,7 +44,7 @@ func (g *guard) start() bool {
 		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
-		errno, ok := err.(syscall.Errno)
+		errno, ok := errors.AsType[syscall.Errno](err)
 		if !ok {
 			errno = syscall.EINVAL
 		}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"slices"
 	"os/user"
 	"path/filepath"
 	"strconv"
@@ -51,7 +52,7 @@ func (f *planFault) Error() string { return f.text }
 // LANEGATE_PAYLOAD_FILE.
 func (c Command) resolve(name string, job Job, payloadFile string) (plan, error) {
 	p := plan{argv: c.Argv, dir: absolute(c.Dir), env: map[string]string{}}
-	passed := append(passedByDefault[:len(passedByDefault):len(passedByDefault)], c.EnvPass...)
+	passed := slices.Concat(passedByDefault, c.EnvPass)
 	for _, variable := range passed {
 		if value, ok := os.LookupEnv(variable); ok {
 			p.env[variable] = value

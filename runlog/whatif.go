@@ -1,0 +1,256 @@
+package runlog
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/admission"
+)
+
+// Names of the layouts; workers_N has its number.
+const (
+	layoutOneLine = "one_line"
+	layoutIsolate = "isolate"
+	layoutPromote = "promote"
+	layoutWorkers = "workers_"
+
+	laneLong    = "long"
+	laneWorkers = "workers"
+)
+
+// check refuses units that no class or resource has, or that no run could get.
+func (o *Options) check(log *Log) error {
+	bad := func(format string, args ...any) error {
+		return &lanegate.Error{Kind: lanegate.KindInvalid, Code: "bad_advise_options", Message: fmt.Sprintf(format, args...)}
+	}
+	capacity := map[string]int{}
+	for _, r := range o.Resources {
+		if r.Capacity < 1 {
+			return bad("resource %s has capacity %d; it must be at least 1", r.Name, r.Capacity)
+		}
+		if _, ok := capacity[r.Name]; ok {
+			return bad("resource %s is given twice", r.Name)
+		}
+		capacity[r.Name] = r.Capacity
+	}
+	for _, class := range sortedKeys(o.Units) {
+		if _, ok := log.index[class]; !ok {
+			return bad("units are given for class %q, which the log doesn't have; it has %s", class, list(log.Classes))
+		}
+		for _, name := range sortedKeys(o.Units[class]) {
+			units := o.Units[class][name]
+			limit, ok := capacity[name]
+			switch {
+			case !ok:
+				return bad("class %s has units of %q, which is no resource; declare it with --resource %s=CAPACITY", class, name, name)
+			case units < 0 || units > limit:
+				return bad("class %s takes %d of %s, which has %d: it could never run", class, units, name, limit)
+			}
+		}
+	}
+	return nil
+}
+
+// newPlan is the log's classes, all in one lane.
+func (a *analysis) newPlan(lane string, limit int) *plan {
+	p := &plan{resources: a.opts.Resources}
+	for _, id := range a.log.Classes {
+		c := lanegate.Class{ID: id, Lane: lane, MaxInFlight: limit}
+		c.Run.Kind = lanegate.RunHTTP // needs no command that a worker would have to have
+		c.Units = a.opts.Units[id]
+		p.classes = append(p.classes, c)
+	}
+	return p
+}
+
+func newLane(name string, width int, order lanegate.Order) lanegate.Lane {
+	return lanegate.Lane{Name: name, WidthSetting: width, Order: order, WhenUnavailable: lanegate.FallbackWait, Available: true}
+}
+
+func (a *analysis) oneLine() *plan { return a.newPlan(lanegate.LaneSerial, 1) }
+
+// isolate gives the heavy classes one lane of width 1.
+func (a *analysis) isolate() *plan {
+	p := a.oneLine()
+	p.lanes = []lanegate.Lane{newLane(laneLong, 1, lanegate.OrderFIFO)}
+	for _, h := range a.heavy {
+		p.classes[h].Lane = laneLong
+	}
+	return p
+}
+
+// promote moves the candidates to parallel, one run of each at a time, as wide as
+// the arithmetic says.
+func (a *analysis) promote() *plan {
+	p := a.oneLine()
+	p.lanes = []lanegate.Lane{newLane(lanegate.LaneParallel, lanegate.WidthAuto, lanegate.OrderFair)}
+	for _, c := range a.candidates {
+		p.classes[c].Lane = lanegate.LaneParallel
+	}
+	return p
+}
+
+// workers lets n jobs run at once, whichever they are. Resources are left out: it
+// is what the line itself would gain.
+func (a *analysis) workers(n int) *plan {
+	p := a.newPlan(laneWorkers, n)
+	p.resources = nil
+	for i := range p.classes {
+		p.classes[i].Units = nil
+	}
+	p.lanes = []lanegate.Lane{newLane(laneWorkers, n, lanegate.OrderFIFO)}
+	return p
+}
+
+// whatIf replays the log under every layout.
+func (a *analysis) whatIf(ctx context.Context) error {
+	a.layouts = map[string]*Layout{}
+	if !a.analysable() {
+		return nil
+	}
+	base := a.oneLine()
+	out, err := simulate(ctx, a.log.Runs, base)
+	if err != nil {
+		return err
+	}
+	a.keep(layoutOneLine, "all classes in serial, one at a time", base, out)
+	a.matrix = blame(a.log.Runs, out.starts, a.named)
+	a.report.Blockers, a.report.Blame = a.matrix.blockers(), a.matrix.pairs()
+	a.findHeavy()
+	a.findCandidates()
+	return a.replayOthers(ctx)
+}
+
+// scenario is a layout to try.
+type scenario struct {
+	name, description string
+	plan              *plan
+}
+
+func (a *analysis) scenarios() []scenario {
+	var list []scenario
+	if len(a.heavy) > 0 {
+		list = append(list, scenario{layoutIsolate, a.names(a.heavy) + " in a lane of its own, the rest in serial", a.isolate()})
+	}
+	if len(a.candidates) > 0 {
+		list = append(list, scenario{layoutPromote, a.names(a.candidates) + " in parallel, the rest in serial", a.promote()})
+	}
+	for n := 2; n <= maxWorkers; n++ {
+		list = append(list, scenario{layoutWorkers + strconv.Itoa(n), fmt.Sprintf("%d workers, every class beside every other", n), a.workers(n)})
+	}
+	return list
+}
+
+// replayOthers replays the remaining layouts, as many at a time as there are processors.
+func (a *analysis) replayOthers(ctx context.Context) error {
+	list := a.scenarios()
+	outs := make([]*Layout, len(list))
+	errs := make([]error, len(list))
+	var wg sync.WaitGroup
+	free := make(chan struct{}, runtime.GOMAXPROCS(0)) // a token is a processor in use
+	for i := range list {
+		wg.Go(func() {
+			free <- struct{}{}
+			defer func() { <-free }()
+			out, err := simulate(ctx, a.log.Runs, list[i].plan)
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			outs[i] = a.layout(list[i].name, list[i].description, list[i].plan, out)
+		})
+	}
+	wg.Wait()
+	for i := range list {
+		if errs[i] != nil {
+			return errs[i]
+		}
+		a.report.Layouts = append(a.report.Layouts, *outs[i])
+		a.layouts[list[i].name] = outs[i]
+	}
+	return nil
+}
+
+func (a *analysis) keep(name, description string, p *plan, out *outcome) {
+	l := a.layout(name, description, p, out)
+	a.report.Layouts = append(a.report.Layouts, *l)
+	a.layouts[name] = l
+}
+
+// layout sums up a replay.
+func (a *analysis) layout(name, description string, p *plan, out *outcome) *Layout {
+	l := &Layout{Name: name, Description: description, Peaks: out.peaks, MostAtOnce: out.mostAtOnce, Classes: []ClassWaits{}, Lanes: []LaneReport{}}
+	l.Lanes = p.lanesInUse()
+	waits := make([][]int64, len(a.named.names))
+	all := make([]int64, len(out.starts))
+	sum := 0.0
+	for i, start := range out.starts {
+		run := &a.log.Runs[i]
+		wait := start - run.Ready
+		slot := a.named.slot[run.Class]
+		waits[slot] = append(waits[slot], wait)
+		all[i] = wait
+		sum += float64(wait)
+	}
+	l.Waits = Waits{Spread: spread(all), Hours: hours(sum)}
+	l.sums = make(map[string]float64, len(waits))
+	if name == layoutOneLine || name == layoutIsolate {
+		l.starts = out.starts
+	}
+	for slot, w := range waits {
+		for _, wait := range w {
+			l.sums[a.named.names[slot]] += float64(wait) / 3.6e9
+		}
+		l.Classes = append(l.Classes, ClassWaits{Class: a.named.names[slot], Spread: spread(w)})
+	}
+	return l
+}
+
+// lanesInUse lists the lanes that have classes, with the reason for their width.
+func (p *plan) lanesInUse() []LaneReport {
+	list := []LaneReport{}
+	widths := admission.Widths(p.lanes, p.classes, p.resources)
+	for _, lane := range sortedKeys(widths) {
+		if !slices.ContainsFunc(p.classes, func(c lanegate.Class) bool { return c.Lane == lane }) {
+			continue
+		}
+		w := widths[lane]
+		r := LaneReport{Name: lane, Width: w.InForce, Arithmetic: w.Sentence}
+		if lane != lanegate.LaneSerial && w.Setting != lanegate.WidthAuto {
+			r.Arithmetic = strconv.Itoa(w.Setting) + ": chosen for this what-if"
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// of is the waits of a class, zero when the layout doesn't name it.
+func (l *Layout) of(class string) Spread {
+	i := slices.IndexFunc(l.Classes, func(c ClassWaits) bool { return c.Class == class })
+	if i < 0 {
+		return Spread{}
+	}
+	return l.Classes[i].Spread
+}
+
+// names joins the first names of classes for a sentence.
+func (a *analysis) names(classes []int) string {
+	const most = 3
+	var names []string
+	for _, c := range classes[:min(most, len(classes))] {
+		names = append(names, a.log.Classes[c])
+	}
+	if more := len(classes) - most; more > 0 {
+		return strings.Join(names, ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	if n := len(names); n > 1 {
+		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
+	}
+	return strings.Join(names, "")
+}

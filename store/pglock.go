@@ -1,0 +1,281 @@
+package store
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+
+	"github.com/lib/pq"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/admission"
+)
+
+// Where transactions run side by side they wait for each other in one order:
+//
+//	admission row → worker → lanes → keys → classes by id → jobs by id → attempts
+//
+// A group of submissions takes keys, classes and the jobs it may change before
+// its first item runs. An outcome takes jobs only, never the admission row, and
+// admission takes the classes of what becomes due before it touches these jobs, so
+// that overlap is decided by one transaction at a time for each class.
+
+// keyLocks is how many locks stand for all idempotency keys: a group may have
+// hundreds of thousands of keys, the server has room for some thousand locks.
+// Two keys that share a lock only wait for each other.
+const keyLocks = 256
+
+// keyLockSpace is the first half of these advisory locks' names: "lgky" in ASCII.
+const keyLockSpace = 0x6c676b79
+
+const (
+	// The inner ORDER BY holds: a subquery with one is not merged into its outer query.
+	sqlPGLockKeys = `
+SELECT pg_advisory_xact_lock($1, k.n)
+  FROM (SELECT w.n FROM unnest(CAST($2 AS int[])) AS w (n) ORDER BY w.n) AS k`
+	sqlPGLockClasses = `
+SELECT id, coalesce(spec->>'overlap', '') AS overlap
+  FROM job_classes
+ WHERE id = ANY($1)
+ ORDER BY id
+   FOR UPDATE`
+	sqlPGFindWaiting = `
+SELECT id
+  FROM jobs
+ WHERE state = 'queued' AND due AND attempts = 0 AND class = ANY($1) AND logical_date = ANY($2)`
+	sqlPGFindFailed = `
+SELECT j.id
+  FROM unnest(CAST($1 AS text[]), CAST($2 AS text[])) AS w (client, key)
+  JOIN idempotency_keys AS k ON k.client = w.client AND k.key = w.key
+  JOIN jobs AS j ON j.id = k.job_id
+ WHERE j.state = 'failed'`
+	sqlPGLockJobs = `
+SELECT id, class
+  FROM jobs
+ WHERE id = ANY($1)
+ ORDER BY id
+   FOR UPDATE`
+)
+
+// pgLockGroup locks what the items will touch. Outcomes are brought into the order
+// of their classes, as the last success of each class is a row, too.
+func (t *tx) pgLockGroup(items []*item) error {
+	keys := map[lockKey]bool{}
+	classes, days, jobs := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, it := range items {
+		for _, j := range it.jobs {
+			jobs[j] = true
+		}
+		for _, n := range it.submits {
+			classes[n.Class], days[n.LogicalDate] = true, true
+			if n.Key != "" {
+				keys[lockKey{n.Client, n.Key}] = keys[lockKey{n.Client, n.Key}] || n.RetryFailed
+			}
+		}
+	}
+	if err := t.pgLockKeys(keys); err != nil {
+		return err
+	}
+	waiting, err := t.pgLockClasses(classes, days)
+	if err != nil {
+		return err
+	}
+	failed, err := t.pgFailedOf(keys)
+	if err != nil {
+		return err
+	}
+	for _, id := range slices.Concat(waiting, failed) {
+		jobs[id] = true
+	}
+	classOf, err := t.pgLockJobs(jobs)
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(items, func(a, b *item) int {
+		if len(a.jobs) != 1 || len(b.jobs) != 1 {
+			return 0
+		}
+		return cmp.Compare(classOf[a.jobs[0]], classOf[b.jobs[0]])
+	})
+	return nil
+}
+
+// lockKey is a scoped idempotency key.
+type lockKey struct{ client, key string }
+
+// bucket is which of the keys' locks stands for k. Every replica must agree.
+func (k lockKey) bucket() int64 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(k.client + "\x00" + k.key)) // never fails
+	return int64(h.Sum32() % keyLocks)
+}
+
+func (t *tx) pgLockKeys(keys map[lockKey]bool) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	buckets := map[int64]bool{}
+	for k := range keys {
+		buckets[k.bucket()] = true
+	}
+	if _, err := t.exec(sqlPGLockKeys, keyLockSpace, pq.Array(slices.Collect(maps.Keys(buckets)))); err != nil {
+		return fmt.Errorf("lock the idempotency keys: %w", err)
+	}
+	return nil
+}
+
+// pgLockClasses locks the rows of classes and returns the waiting jobs of those
+// days that a new job of theirs could be coalesced with.
+func (t *tx) pgLockClasses(classes, days map[string]bool) (waiting []string, err error) {
+	if len(classes) == 0 {
+		return nil, nil
+	}
+	var rows []struct {
+		ID      string           `db:"id"`
+		Overlap lanegate.Overlap `db:"overlap"`
+	}
+	if err := t.all(&rows, sqlPGLockClasses, textArray(classes)); err != nil {
+		return nil, fmt.Errorf("lock the classes: %w", err)
+	}
+	if t.classes == nil {
+		t.classes = map[string]bool{}
+	}
+	coalescing := map[string]bool{}
+	for _, r := range rows {
+		t.classes[r.ID] = true
+		if r.Overlap == lanegate.OverlapCoalesce {
+			coalescing[r.ID] = true
+		}
+	}
+	if len(coalescing) == 0 {
+		return nil, nil
+	}
+	if err := t.all(&waiting, sqlPGFindWaiting, textArray(coalescing), textArray(days)); err != nil {
+		return nil, fmt.Errorf("find the waiting jobs: %w", err)
+	}
+	return waiting, nil
+}
+
+// pgLockClass locks one class that was made since the group's classes were locked.
+func (t *tx) pgLockClass(id string) error {
+	if t.classes[id] {
+		return nil
+	}
+	_, err := t.pgLockClasses(map[string]bool{id: true}, nil)
+	return err
+}
+
+// pgFailedOf finds the failed jobs that repeated submissions may revive.
+func (t *tx) pgFailedOf(keys map[lockKey]bool) (failed []string, err error) {
+	var clients, names []string
+	for k, revives := range keys {
+		if revives {
+			clients, names = append(clients, k.client), append(names, k.key)
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	if err := t.all(&failed, sqlPGFindFailed, pq.Array(clients), pq.Array(names)); err != nil {
+		return nil, fmt.Errorf("find the failed jobs of known keys: %w", err)
+	}
+	return failed, nil
+}
+
+// pgLockJobs locks jobs in the order of their ids and returns the classes of
+// those that exist.
+func (t *tx) pgLockJobs(ids map[string]bool) (classOf map[string]string, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var rows []struct {
+		ID    string `db:"id"`
+		Class string `db:"class"`
+	}
+	if err := t.all(&rows, sqlPGLockJobs, textArray(ids)); err != nil {
+		return nil, fmt.Errorf("lock the jobs: %w", err)
+	}
+	classOf = make(map[string]string, len(rows))
+	for _, r := range rows {
+		classOf[r.ID] = r.Class
+	}
+	return classOf, nil
+}
+
+const (
+	sqlPGFindReady = `
+SELECT id, class, logical_date
+  FROM jobs
+ WHERE state = 'queued' AND NOT due AND ready_at <= $1
+ ORDER BY ready_at, place_at, place_id
+ LIMIT $2`
+	sqlPGListReady = `
+SELECT ` + jobColumns + `
+  FROM jobs
+ WHERE id = ANY($1) AND state = 'queued' AND NOT due
+ ORDER BY ready_at, place_at, place_id`
+)
+
+// pgReady lists what has become due, with its classes and all it may replace locked.
+func (t *tx) pgReady(max int) ([]jobRow, error) {
+	var found []struct {
+		ID    string `db:"id"`
+		Class string `db:"class"`
+		Day   string `db:"logical_date"`
+	}
+	if err := t.all(&found, sqlPGFindReady, at(t.at), max); err != nil || len(found) == 0 {
+		return nil, err
+	}
+	ids, classes, days := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, f := range found {
+		ids[f.ID], classes[f.Class], days[f.Day] = true, true, true
+	}
+	waiting, err := t.pgLockClasses(classes, days)
+	if err != nil {
+		return nil, err
+	}
+	lock := maps.Clone(ids)
+	for _, id := range waiting {
+		lock[id] = true
+	}
+	if _, err := t.pgLockJobs(lock); err != nil {
+		return nil, err
+	}
+	var ready []jobRow
+	err = t.all(&ready, sqlPGListReady, textArray(ids))
+	return ready, err
+}
+
+const sqlPGLockGrants = `
+SELECT id
+  FROM jobs
+ WHERE id = ANY($1) AND state = 'queued' AND due
+ ORDER BY id
+   FOR UPDATE`
+
+// pgLockGrants locks the jobs of a decision and returns those that still may
+// start: a cancel or a coalescing takes no admission row, so a head may be gone.
+func (t *tx) pgLockGrants(grants []admission.Grant) ([]admission.Grant, error) {
+	if len(grants) == 0 {
+		return grants, nil
+	}
+	ids := map[string]bool{}
+	for _, g := range grants {
+		ids[g.Job] = true
+	}
+	var queued []string
+	if err := t.all(&queued, sqlPGLockGrants, textArray(ids)); err != nil {
+		return nil, fmt.Errorf("lock the granted jobs: %w", err)
+	}
+	still := make([]admission.Grant, 0, len(grants))
+	for _, g := range grants {
+		if slices.Contains(queued, g.Job) {
+			still = append(still, g)
+		}
+	}
+	return still, nil
+}
+
+func textArray(set map[string]bool) any { return pq.Array(slices.Collect(maps.Keys(set))) }

@@ -1,0 +1,168 @@
+//go:build linux
+
+package store
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lanegate/lanegate/migrations"
+	"github.com/lanegate/lanegate/store/pgtest"
+)
+
+// column is a column as far as the dialects must agree on it.
+type column struct {
+	Table   string `db:"tab"`
+	Name    string `db:"name"`
+	Type    string `db:"type"`
+	NotNull bool   `db:"not_null"`
+}
+
+// sqliteTypes are what PostgreSQL's types are on SQLite.
+var sqliteTypes = map[string]string{
+	"bigint": "integer", "boolean": "integer", "text": "text", "json": "text", "timestamp with time zone": "text", "bytea": "blob",
+}
+
+// Both dialects have the same tables with the same columns in the same order.
+func TestDialectsHaveTheSameColumns(t *testing.T) {
+	t.Parallel()
+	lite, pg := newStore(t, Options{}), newPG(t, Options{})
+	var want, got []column
+	if err := lite.write.Select(&want, `
+SELECT m.name AS tab, c.name AS name, lower(c.type) AS type, c."notnull" OR c.pk > 0 AS not_null
+  FROM sqlite_master AS m, pragma_table_info(m.name) AS c
+ WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' AND m.name NOT LIKE 'goose_%'
+ ORDER BY m.name, c.cid`); err != nil {
+		t.Fatal(err)
+	}
+	if err := pg.write.Select(&got, `
+SELECT table_name AS tab, column_name AS name, data_type AS type, is_nullable = 'NO' AS not_null
+  FROM information_schema.columns
+ WHERE table_schema = 'public' AND table_name NOT LIKE 'goose_%'
+ ORDER BY table_name COLLATE "C", ordinal_position`); err != nil {
+		t.Fatal(err)
+	}
+	for i := range got {
+		got[i].Type = sqliteTypes[got[i].Type]
+	}
+	if len(want) < 100 {
+		t.Errorf("only %d columns on SQLite", len(want))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("columns (-SQLite +PostgreSQL):\n%s", diff)
+	}
+}
+
+func TestPostgresMigrationsUpAndDown(t *testing.T) {
+	t.Parallel()
+	server := pgtest.New(t)
+	s := newStore(t, Options{Path: server.URL("test")})
+	tables := func() (names []string) {
+		if err := s.write.Select(&names, "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE 'goose_%' ORDER BY 1"); err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	before := tables()
+	p, err := migrator(s.write.DB, "postgres", migrations.Postgres())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.DownTo(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if left := tables(); len(left) != 0 {
+		t.Errorf("left after going down: %v", left)
+	}
+	if err := migrate(t.Context(), s.write.DB, "postgres", migrations.Postgres(), s.log); err != nil {
+		t.Fatal(err)
+	}
+	if after := tables(); !slices.Equal(before, after) {
+		t.Errorf("tables %v, want %v", after, before)
+	}
+	if _, err := s.write.Exec("INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), Options{Path: server.URL("test"), Logger: newTestLog()}); err == nil || !strings.Contains(err.Error(), "version 99999") {
+		t.Errorf("error = %v, want a refusal that names the version", err)
+	}
+}
+
+// C73: on a large database no statement of the busy paths reads the backlog or
+// the finished rows.
+func TestPostgresStatementsUseTheirIndexes(t *testing.T) {
+	t.Parallel()
+	s := newPG(t, Options{})
+	addClasses(t, s, 40)
+	fill := []string{
+		`INSERT INTO jobs (id, class, client, state, submitted_at, ready_at, due, place_at, place_id, finished_at)
+		 SELECT 'q' || lpad(CAST(i AS text), 8, '0'), 'class-' || lpad(CAST(i % 39 AS text), 3, '0'), 'c',
+		        CASE WHEN i % 20 = 0 THEN 'queued' ELSE 'succeeded' END, now(), now() + CASE WHEN i % 40 = 0 THEN interval '1 day' ELSE interval '0' END,
+		        i % 40 <> 0, now(), CAST(i AS text), CASE WHEN i % 20 = 0 THEN NULL ELSE now() - i * interval '1 second' END
+		   FROM generate_series(1, 20000) AS i`,
+		`INSERT INTO attempts (job_id, number, token, class, lane, units, fingerprint, worker, ready_at, started_at, ended_at, outcome)
+		 SELECT id, 1, 't', class, 'serial', '{}', '', 'w', now(), now(), now(), 'succeeded' FROM jobs WHERE state = 'succeeded'`,
+		`INSERT INTO run_log (job_id, attempt, class, lane, fingerprint, units, started_at, ended_at, duration, outcome, source)
+		 SELECT job_id, 1, class, lane, '', '{}', now(), now(), 1, 'succeeded', 'own' FROM attempts`,
+		`INSERT INTO idempotency_keys (client, key, digest, job_id) SELECT 'c', id, '', id FROM jobs`,
+		`ANALYZE`,
+	}
+	for _, q := range fill {
+		if _, err := s.write.Exec(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now, old := at(time.Now()), at(time.Now().Add(-19_900*time.Second))
+	for name, c := range map[string]struct {
+		sql  string
+		args []any
+		want string
+	}{
+		"heads":        {s.d.heads, []any{`["class-001","class-002"]`, 1}, "jobs_line_idx"},
+		"ready":        {sqlPGFindReady, []any{now, 10}, "jobs_ready_idx"},
+		"next ready":   {sqlNextReady, nil, "jobs_ready_idx"},
+		"in flight":    {sqlListInFlight, nil, "attempts_in_flight_idx"},
+		"held":         {sqlListHeld, []any{"w"}, "Index Scan using attempts_"},
+		"due one":      {sqlFindDue, []any{"class-001", ""}, "jobs_line_idx"},
+		"running one":  {sqlFindRunning, []any{"class-001", ""}, "attempts_in_flight_idx"},
+		"key":          {sqlGetKey, []any{"c", "q1"}, "idempotency_keys_pkey"},
+		"lock jobs":    {sqlPGLockJobs, []any{textArray(map[string]bool{"q1": true, "q2": true})}, "jobs_pkey"},
+		"old jobs":     {sqlDeleteJobs, []any{old, now, 10}, "jobs_finished_idx"},
+		"runs":         {sqlListRuns, []any{now, 0, now, 10}, "run_log_ended_idx"},
+		"list, paged":  {"SELECT id FROM jobs WHERE class = $1 AND id < $2 ORDER BY id DESC LIMIT 10", []any{"class-001", "q9"}, "Index Scan Backward using jobs_"},
+		"failed by id": {sqlPGFindFailed, []any{textArray(map[string]bool{"c": true}), textArray(map[string]bool{"q1": true})}, "idempotency_keys_pkey"},
+	} {
+		var lines []string
+		if err := s.write.Select(&lines, "EXPLAIN "+s.d.sql(c.sql), c.args...); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		plan := strings.Join(lines, "\n")
+		if !strings.Contains(plan, c.want) || strings.Contains(plan, "Seq Scan on jobs") || strings.Contains(plan, "Seq Scan on attempts") {
+			t.Errorf("%s: plan\n%s\nlacks %q or reads a whole table", name, plan, c.want)
+		}
+	}
+}
+
+// Names sort by their bytes whatever the database's locale, as the planner sorts them.
+func TestPostgresSortsByBytes(t *testing.T) {
+	t.Parallel()
+	s := newPG(t, Options{})
+	var loose []string
+	if err := s.read.Select(&loose, `
+SELECT format('%s.%s', c.relname, a.attname)
+  FROM pg_index AS i
+  JOIN pg_class AS c ON c.oid = i.indrelid
+  JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY(i.indkey)
+  JOIN pg_collation AS l ON l.oid = a.attcollation
+ WHERE c.relnamespace = CAST('public' AS regnamespace) AND l.collname <> 'C' AND a.attname <> 'state'`); err != nil {
+		t.Fatal(err)
+	}
+	if len(loose) != 0 {
+		t.Errorf("indexed texts in the database's order: %v", loose)
+	}
+}

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+
+	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
+)
+
+func postgresDialect() *dialect {
+	return &dialect{
+		name: "postgres", now: "clock_timestamp()",
+		lock: "FOR UPDATE", share: "FOR KEY SHARE", skip: "FOR UPDATE SKIP LOCKED",
+		lockAdmission: sqlPGLockAdmission, heads: sqlPGHeads,
+		reads: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
+		sort:  sortPostgres, spent: spentPostgres,
+		lockGroup: (*tx).pgLockGroup, lockClass: (*tx).pgLockClass, lockGrants: (*tx).pgLockGrants, ready: (*tx).pgReady,
+	}
+}
+
+const (
+	// The lock is taken inside the WITH, so that time and version are read behind
+	// it: in one plain SELECT the row's columns are computed before the wait, and
+	// stay so when the holder did not change the row.
+	sqlPGLockAdmission = `
+  WITH locked AS MATERIALIZED (SELECT version FROM admission WHERE id = 1 FOR UPDATE)
+SELECT version, clock_timestamp() AS at
+  FROM locked`
+	// One index seek per class, whatever the backlog.
+	sqlPGHeads = `
+SELECT j.id, j.class, j.first_at, j.place_at, j.place_id
+  FROM json_array_elements_text(CAST($1 AS json)) AS want (class)
+ CROSS JOIN LATERAL (SELECT h.id, h.class, h.first_at, h.place_at, h.place_id
+                       FROM jobs AS h
+                      WHERE h.state = 'queued' AND h.due AND h.class = want.class
+                      ORDER BY h.first_at, h.place_at, h.place_id
+                      LIMIT $2) AS j
+ ORDER BY j.class, j.first_at, j.place_at, j.place_id`
+)
+
+// sortPostgres sorts a driver error by its SQLSTATE. A wait for a lock that took
+// too long is no conflict: whoever holds it may be frozen, and the time is over.
+func sortPostgres(err error) faultKind {
+	if e := pq.As(err); e != nil {
+		return sortSQLState(e.Code)
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return faultNone
+	}
+	if isLost(err) || errors.Is(err, sql.ErrTxDone) || isClosed(err) {
+		return faultAway
+	}
+	return faultNone
+}
+
+func sortSQLState(code pqerror.Code) faultKind {
+	switch code {
+	case pqerror.UniqueViolation:
+		return faultDuplicate
+	case pqerror.TRSerializationFailure, pqerror.TRDeadlockDetected,
+		// A prepared statement from before another replica's migration, or of another
+		// server; its connection is dropped, the next one prepares anew.
+		pqerror.FeatureNotSupported, pqerror.InvalidSQLStatementName, pqerror.DuplicatePstatement:
+		return faultConflict
+	case pqerror.ReadOnlySQLTransaction, pqerror.IdleInTransactionSessionTimeout,
+		pqerror.LockNotAvailable, pqerror.InsufficientPrivilege, pqerror.InvalidCatalogName:
+		return faultAway
+	}
+	switch code.Class() {
+	case "08", // connection
+		"28", // authorization
+		"53", // out of something
+		"57", // operator intervention: shut down, cancelled, starting up
+		"58", // the machine's
+		"F0", // config file
+		"XX": // damaged
+		return faultAway
+	}
+	return faultBug
+}
+
+// isLost says whether the connection itself is gone.
+func isLost(err error) bool {
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	_, ok := errors.AsType[*net.OpError](err)
+	return ok
+}
+
+// spentPostgres says whether the connection that gave this error must not be used
+// again: after a failover it leads to a server that takes no writes, or its
+// prepared statements are of no use.
+func spentPostgres(err error) bool {
+	return pq.As(err, pqerror.ReadOnlySQLTransaction, pqerror.FeatureNotSupported,
+		pqerror.InvalidSQLStatementName, pqerror.DuplicatePstatement) != nil
+}
