@@ -100,11 +100,6 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 	view := a.asItStands(r.Context(), res, sub.Payload)
 	if res.Replayed {
 		w.Header().Set("Idempotency-Replayed", "true")
-		if res.Job.State.Final() { // it may have a result by now; the answer does not hang on it
-			if whole, err := a.svc.Job(r.Context(), res.Job.ID); err == nil {
-				view = whole
-			}
-		}
 	}
 	if res.Replayed || res.Job.State == lanegate.StateSkipped {
 		return encodeJob(w, http.StatusOK, newJobResponse(view))
@@ -120,18 +115,21 @@ const (
 	viewLimit = 500 * time.Millisecond
 )
 
-// asItStands adds to an accepted job what it waits on, or how it ended. That is a
-// courtesy: under load, or when the database is slow, the answer goes without.
+// asItStands adds to a replayed job how it ended, or what it waits on. The latter
+// is a courtesy: it counts the line, so under load, or when the database is slow,
+// the answer goes without. A new job's answer never waits for such a look.
 func (a *API) asItStands(ctx context.Context, res service.Submitted, payload []byte) service.JobView {
 	bare := service.JobView{JobDetail: service.JobDetail{Job: res.Job, Payload: payload}}
-	if res.Job.State == lanegate.StateSkipped && !res.Replayed {
+	if !res.Replayed {
 		return bare
 	}
-	select {
-	case a.views <- struct{}{}:
-		defer func() { <-a.views }()
-	default:
-		return bare
+	if !res.Job.State.Final() {
+		select {
+		case a.views <- struct{}{}:
+			defer func() { <-a.views }()
+		default:
+			return bare
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), viewLimit)
 	defer cancel()
