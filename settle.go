@@ -79,7 +79,11 @@ func Settle(j Job, s ClassSpec, e Ending, jitter float64) Settlement {
 		if wait <= 0 {
 			wait = s.Backoff.Base.Std()
 		}
-		return to(EventDefer, "deferred by the job itself", min(wait, MaxDefer))
+		reason := "deferred by the job itself"
+		if e.Error != "" {
+			reason = "deferred: " + e.Error
+		}
+		return to(EventDefer, reason, min(wait, MaxDefer))
 	case Interrupted:
 		t.Interruptions++
 		t.Flagged = t.Interruptions >= FlagInterruptions
