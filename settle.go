@@ -94,14 +94,22 @@ func Settle(j Job, s ClassSpec, e Ending, jitter float64) Settlement {
 	case Lost:
 		t.Losses++
 		if t.Losses >= MaxLosses {
-			return to(EventFail, fmt.Sprintf("worker died %d times", t.Losses), 0)
+			return to(EventFail, fmt.Sprintf("lost %d times (worker died, or its answer never came); last: %s", t.Losses, lossOf(e)), 0)
 		}
 		if !s.MayRepeat() {
-			return to(EventFail, "worker died, and the class is not repeatable: a person must decide", 0)
+			return to(EventFail, "lost, and the class is not repeatable, so a person must decide: "+lossOf(e), 0)
 		}
-		return to(EventInterrupt, "worker died", 0)
+		return to(EventInterrupt, "lost: "+lossOf(e), 0)
 	}
 	panic("lanegate: settle: unknown outcome " + string(e.Outcome))
+}
+
+// lossOf says what is known of a lost attempt.
+func lossOf(e Ending) string {
+	if e.Error == "" {
+		return "worker died"
+	}
+	return e.Error
 }
 
 // BackoffDelay is "full jitter": a uniformly random part of

@@ -36,6 +36,9 @@ func (a *App) buildServer(cfg Config) error {
 	if cfg.MetricsPublic {
 		h = publicMetrics(h, registry)
 	}
+	if len(cfg.Tokens) == 0 && !cfg.InsecureNoAuth {
+		h = loopbackNames(h)
+	}
 	h = clientAddress(h, cfg.TrustedProxies)
 	a.server = api.NewServer(h, a.log)
 	return nil
@@ -52,6 +55,24 @@ func (a *App) buildMetrics() (*prometheus.Registry, error) {
 		}
 	}
 	return r, a.metrics.Register(r, a.svc)
+}
+
+// loopbackNames refuses requests that were sent to a name which is not this
+// machine's loopback. Without tokens only programs on this machine may call, and a
+// web page whose own name was made to resolve to 127.0.0.1 is not one of them.
+func loopbackNames(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+		if host != "localhost" && (err != nil || !ip.IsLoopback()) {
+			refuse(w, http.StatusMisdirectedRequest, "host_not_loopback", "without tokens this gateway answers on localhost and loopback addresses only; configure tokens to serve other names. Nothing was done.")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // publicMetrics serves /metrics past the tokens, as the operator asked.
@@ -113,12 +134,16 @@ func (a *App) endWaits(next http.Handler) http.Handler {
 
 // draining answers as the API does, with the code that it documents.
 func draining(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "5")
+	refuse(w, http.StatusServiceUnavailable, "draining", "this gateway is stopping; the job goes on as its state says. Ask again.")
+}
+
+// refuse writes a problem document in front of the API.
+func refuse(w http.ResponseWriter, status int, code, detail string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Retry-After", "5")
-	w.WriteHeader(http.StatusServiceUnavailable)
+	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{ // an error means that the client has left
-		"type": "about:blank", "title": http.StatusText(http.StatusServiceUnavailable), "status": http.StatusServiceUnavailable,
-		"code": "draining", "detail": "this gateway is stopping; the job goes on as its state says. Ask again.",
+		"type": "about:blank", "title": http.StatusText(status), "status": status, "code": code, "detail": detail,
 	})
 }

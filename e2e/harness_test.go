@@ -57,7 +57,9 @@ if [ -n "$LOCK" ]; then
 	flock -n 9 || note overlap
 fi
 note start
-( note gstart; sleep "${TAKES:-0.05}"; note gend ) &
+# The grandchild leaves the process group and the session, and keeps the lock.
+setsid sh -c 'note() { echo "$1 $LANEGATE_CLASS $LANEGATE_JOB_ID $LANEGATE_ATTEMPT $(date +%s%N)" >>"$EVENTS"; }
+	note gstart; sleep "${TAKES:-0.05}"; note gend' &
 sleep "${TAKES:-0.05}"
 wait
 note end

@@ -241,3 +241,31 @@ func (w *world) pidFrom(file string) int {
 	})
 	return pid
 }
+
+// C64: a job that kills its worker each time ends after five losses, with a
+// reason, and the lane moves on meanwhile.
+func TestJobThatKillsItsWorkerEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config(`
+commands:
+  killer: {argv: [sh, -c, 'kill -9 $PPID; sleep 60']}
+  short: {argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, TAKES: "0.02"}}
+classes:
+  killer: {run: {kind: exec, command: killer}}
+  short: {run: {kind: exec, command: short}}
+`)
+	w.start()
+	killer, short := w.submit("killer", ""), w.submit("short", "")
+	if j := w.final(killer.ID, 60*time.Second); j.State != "failed" || j.Attempts != 5 || !strings.Contains(j.Reason, "lost 5 times") {
+		t.Errorf("killer: %s after %d attempts: %s", j.State, j.Attempts, j.Reason)
+	}
+	for i, a := range w.attempts(killer.ID) {
+		if a.Outcome != "lost" {
+			t.Errorf("attempt %d = %s, want lost", i+1, a.Outcome)
+		}
+	}
+	if j := w.final(short.ID, 20*time.Second); j.State != "succeeded" {
+		t.Errorf("the job behind it: %s", j.State)
+	}
+}

@@ -31,6 +31,7 @@ type ChangeOptions struct {
 // limit may have moved. The store may run fn more than once.
 func (s *Service) change(ctx context.Context, o ChangeOptions, fn func(tx ConfigTx, cfg Config) error) error {
 	var lanes []lanegate.Lane
+	var classes []lanegate.Class
 	var events []HistoryEvent
 	err := s.store.Change(ctx, func(real ConfigTx) error {
 		tx := &recordingTx{ConfigTx: real}
@@ -54,7 +55,7 @@ func (s *Service) change(ctx context.Context, o ChangeOptions, fn func(tx Config
 				return err
 			}
 		}
-		lanes, events = after.Lanes, tx.events
+		lanes, classes, events = after.Lanes, after.Classes, tx.events
 		return nil
 	})
 	if err != nil {
@@ -63,6 +64,7 @@ func (s *Service) change(ctx context.Context, o ChangeOptions, fn func(tx Config
 	for _, e := range events {
 		s.announce(ctx, e)
 	}
+	s.metrics.prime(classes, lanes)
 	s.ringAll(lanes)
 	return nil
 }

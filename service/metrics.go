@@ -64,6 +64,22 @@ func (m *Metrics) Register(r prometheus.Registerer, s *Service) error {
 	return nil
 }
 
+// prime makes the counters of classes and lanes exist at zero, so that their first
+// event is a rise and not a new series, which rate and increase would not see.
+func (m *Metrics) prime(classes []lanegate.Class, lanes []lanegate.Lane) {
+	for _, c := range classes {
+		m.submittedTotal.WithLabelValues(c.ID)
+		for _, o := range lanegate.Outcomes {
+			m.finishedTotal.WithLabelValues(c.ID, c.Lane, string(o))
+		}
+	}
+	for _, l := range lanes {
+		if l.Name != lanegate.LaneSerial {
+			m.fallbackTotal.WithLabelValues(l.Name, lanegate.ReasonLaneUnavailable)
+		}
+	}
+}
+
 func (m *Metrics) submitted(class string) { m.submittedTotal.WithLabelValues(class).Inc() }
 func (m *Metrics) late()                  { m.lateTotal.Inc() }
 func (m *Metrics) demoted(class, reason string) {

@@ -130,6 +130,9 @@ func (w *Worker) execute(ctx context.Context, g service.Grant) (ending lanegate.
 			w.log.ErrorContext(ctx, "panic in a runner", "job", g.Job.ID, "panic", p)
 			ending = lanegate.Ending{Outcome: lanegate.Failed, Error: "internal fault of the gateway's runner; see its log"}
 		}
+		if ending.Outcome != lanegate.Succeeded {
+			ending.Result = nil // what a failed run printed is output, not a result
+		}
 		if ending.Duration == 0 {
 			ending.Duration = time.Since(began)
 		}
