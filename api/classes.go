@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"net/http"
 	"reflect"
 	"time"
@@ -325,7 +326,7 @@ func mergePatch(target, patch any) any {
 //	@Param		demote	query	string	false	"Not used here"
 //	@Param		reason	query	string	false	"For the history"
 //	@Success	204
-//	@Failure	400,401,403,404,409,503	{object}	problem
+//	@Failure	400,401,403,404,409,413,415,422,503	{object}	problem
 //	@Router		/job-classes/{id} [delete]
 //	@Security	bearer
 func (a *API) deleteClass(w http.ResponseWriter, r *http.Request) error {
@@ -334,12 +335,44 @@ func (a *API) deleteClass(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+// noBody refuses what a call without a body would otherwise ignore; an empty
+// object, which some clients always send, says nothing and is taken.
+func (a *API) noBody(w http.ResponseWriter, r *http.Request) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	body, _, err := a.readBody(w, r, maxIgnored)
+	if err != nil || len(bytes.TrimSpace(body)) == 0 {
+		return err
+	}
+	var nothing map[string]jsontext.Value
+	if err := checkObject(body, a.o.MaxDepth); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, &nothing); err != nil {
+		return decodeError(err, &nothing)
+	}
+	if len(nothing) > 0 {
+		return &lanegate.Error{
+			Kind: lanegate.KindInvalid, Code: "body_not_taken",
+			Message: "this call takes no body; nothing was changed. A reason for the history goes into the query where the call keeps one: ?reason=…",
+		}
+	}
+	return nil
+}
+
+// maxIgnored bounds the body of a call that takes none.
+const maxIgnored = 4 << 10
+
 // change runs a bodiless change; a nil answer is 204.
 func (a *API) change(w http.ResponseWriter, r *http.Request, do func(*http.Request, service.ChangeOptions) (any, error)) error {
 	r, cancel := timed(r, handlerTimeout)
 	defer cancel()
 	o, err := changeOptions(r)
 	if err != nil {
+		return err
+	}
+	if err := a.noBody(w, r); err != nil {
 		return err
 	}
 	v, err := do(r, o)
@@ -364,7 +397,7 @@ func (a *API) change(w http.ResponseWriter, r *http.Request, do func(*http.Reque
 //	@Param		demote	query		string	false	"Not used here"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	classDocument
-//	@Failure	400,401,403,404,503	{object}	problem
+//	@Failure	400,401,403,404,413,415,422,503	{object}	problem
 //	@Router		/job-classes/{id}/pause [post]
 //	@Security	bearer
 func (a *API) pauseClass(w http.ResponseWriter, r *http.Request) error {
@@ -385,7 +418,7 @@ func (a *API) pauseClass(w http.ResponseWriter, r *http.Request) error {
 //	@Param		demote	query		string	false	"Not used here"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	classDocument
-//	@Failure	400,401,403,404,503	{object}	problem
+//	@Failure	400,401,403,404,413,415,422,503	{object}	problem
 //	@Router		/job-classes/{id}/resume [post]
 //	@Security	bearer
 func (a *API) resumeClass(w http.ResponseWriter, r *http.Request) error {

@@ -414,6 +414,9 @@ func (a *API) act(w http.ResponseWriter, r *http.Request, do func(r *http.Reques
 	if err := query(r).done(); err != nil {
 		return err
 	}
+	if err := a.noBody(w, r); err != nil {
+		return err
+	}
 	v, err := a.visibleJob(r)
 	if err != nil {
 		return err
@@ -432,7 +435,7 @@ func (a *API) act(w http.ResponseWriter, r *http.Request, do func(r *http.Reques
 //	@Produce	json
 //	@Param		id	path		string	true	"Job id"
 //	@Success	200	{object}	jobResponse
-//	@Failure	400,401,403,404,409,503	{object}	problem
+//	@Failure	400,401,403,404,409,413,415,422,503	{object}	problem
 //	@Router		/jobs/{id}/cancel [post]
 //	@Security	bearer
 func (a *API) cancelJob(w http.ResponseWriter, r *http.Request) error {
@@ -449,7 +452,7 @@ func (a *API) cancelJob(w http.ResponseWriter, r *http.Request) error {
 //	@Produce	json
 //	@Param		id	path		string	true	"Job id"
 //	@Success	200	{object}	jobResponse
-//	@Failure	400,401,403,404,409,503	{object}	problem
+//	@Failure	400,401,403,404,409,413,415,422,503	{object}	problem
 //	@Router		/jobs/{id}/retry [post]
 //	@Security	bearer
 func (a *API) retryJob(w http.ResponseWriter, r *http.Request) error {
@@ -466,7 +469,7 @@ func (a *API) retryJob(w http.ResponseWriter, r *http.Request) error {
 //	@Produce	json
 //	@Param		id	path		string	true	"Job id"
 //	@Success	200	{object}	jobResponse
-//	@Failure	400,401,403,404,409,503	{object}	problem
+//	@Failure	400,401,403,404,409,413,415,422,503	{object}	problem
 //	@Router		/jobs/{id}/run-next [post]
 //	@Security	bearer
 func (a *API) runNext(w http.ResponseWriter, r *http.Request) error {

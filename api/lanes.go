@@ -239,7 +239,7 @@ func (a *API) putLane(w http.ResponseWriter, r *http.Request) error {
 //	@Param		demote	query	string	false	"Not used here"
 //	@Param		reason	query	string	false	"For the history"
 //	@Success	204
-//	@Failure	400,401,403,404,409,503	{object}	problem
+//	@Failure	400,401,403,404,409,413,415,422,503	{object}	problem
 //	@Router		/lanes/{name} [delete]
 //	@Security	bearer
 func (a *API) deleteLane(w http.ResponseWriter, r *http.Request) error {
@@ -259,7 +259,7 @@ func (a *API) deleteLane(w http.ResponseWriter, r *http.Request) error {
 //	@Param		demote	query		string	false	"Not used here"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	laneResponse
-//	@Failure	400,401,403,404,503	{object}	problem
+//	@Failure	400,401,403,404,413,415,422,503	{object}	problem
 //	@Router		/lanes/{name}/pause [post]
 //	@Security	bearer
 func (a *API) pauseLane(w http.ResponseWriter, r *http.Request) error {
@@ -283,7 +283,7 @@ func (a *API) pauseLane(w http.ResponseWriter, r *http.Request) error {
 //	@Param		demote	query		string	false	"Not used here"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	laneResponse
-//	@Failure	400,401,403,404,503	{object}	problem
+//	@Failure	400,401,403,404,413,415,422,503	{object}	problem
 //	@Router		/lanes/{name}/resume [post]
 //	@Security	bearer
 func (a *API) resumeLane(w http.ResponseWriter, r *http.Request) error {

@@ -156,7 +156,7 @@ func (a *API) putResource(w http.ResponseWriter, r *http.Request) error {
 //	@Param		demote	query	string	false	"Not used here"
 //	@Param		reason	query	string	false	"For the history"
 //	@Success	204
-//	@Failure	400,401,403,404,409,503	{object}	problem
+//	@Failure	400,401,403,404,409,413,415,422,503	{object}	problem
 //	@Router		/resources/{name} [delete]
 //	@Security	bearer
 func (a *API) deleteResource(w http.ResponseWriter, r *http.Request) error {

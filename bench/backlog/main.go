@@ -165,9 +165,12 @@ func (g *gateway) close() {
 }
 
 func (g *gateway) post(path string, body any) error {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return err
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return err
+		}
 	}
 	resp, err := client.Post(g.url+path, "application/json", bytes.NewReader(text))
 	if err != nil {
