@@ -107,7 +107,7 @@ var outcomeCases = []testCase{
 			equal(e, "ended", len(ended), 1)
 		}
 		j := e.wantState(ids[0], lanegate.StateFailed)
-		if !strings.Contains(j.Reason, "worker died 5 times") || j.Failures != 0 {
+		if !strings.Contains(j.Reason, "lost 5 times") || j.Failures != 0 {
 			e.Errorf("reason %q, failures %d", j.Reason, j.Failures)
 		}
 		e.start(e.worker(), ids[1])
