@@ -32,11 +32,19 @@ var (
 		Kind: lanegate.KindBadRequest, Code: "body_on_get",
 		Message: "a GET takes no body; to submit a job, POST it to /jobs. Nothing was done.",
 	}
-	errDraining = &lanegate.Error{
+	// ErrStopping answers a request that a stop of the gateway cut off. Whoever
+	// cuts a request off gives it as the cause with which its context ends: a
+	// context that ends with any other cause means that the client has left.
+	ErrStopping = &lanegate.Error{
 		Kind: lanegate.KindUnavailable, Code: "draining", RetryAfter: 5 * time.Second,
 		Message: "this gateway is stopping; what was accepted goes on as its state says. Ask again.",
 	}
 )
+
+// clientLeft says whether a request's context ended because its client left.
+func clientLeft(ctx context.Context) bool {
+	return ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrStopping)
+}
 
 // problem is the body of every failure (RFC 9457), with lanegate's own members.
 type problem struct {
@@ -123,7 +131,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		e = lanegate.ErrUnavailable.Because(err)
 	case errors.Is(err, context.Canceled): // the client has left, or we are stopping
-		e = errDraining.Because(err)
+		e = ErrStopping.Because(err)
 	default:
 		e = errInternal.Because(err)
 	}
@@ -131,7 +139,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if s, ok := errors.AsType[*statusError](err); ok {
 		status = s.status
 	}
-	if status >= 500 && e.Code != errDraining.Code {
+	if status >= 500 && e.Code != ErrStopping.Code {
 		a.log.ErrorContext(r.Context(), "request failed", "request", requestIDOf(r), "method", r.Method, "path", r.URL.Path, "code", e.Code, "err", err)
 	}
 	message := e.Message
@@ -271,7 +279,7 @@ func (a *API) observe(next http.Handler) http.Handler {
 			if status == 0 {
 				status = http.StatusOK
 			}
-			if r.Context().Err() != nil && status == http.StatusServiceUnavailable {
+			if status == http.StatusServiceUnavailable && clientLeft(r.Context()) {
 				status = statusClientLeft
 			}
 			took := time.Since(began)

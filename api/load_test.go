@@ -222,10 +222,27 @@ func TestClientThatLeaves(t *testing.T) {
 
 // Clients that give up on a long poll are no faults of the gateway.
 func TestClientLeavesWait(t *testing.T) {
+	g, _ := cutWait(t, nil)
+	g.observed(499)
+}
+
+// A long poll that a stop of the gateway cuts off is answered, logged and counted
+// as what it is.
+func TestStopEndsWait(t *testing.T) {
+	g, rec := cutWait(t, ErrStopping)
+	if rec.Code != 503 || !strings.Contains(rec.Body.String(), `"draining"`) || rec.Header().Get("Retry-After") != "5" {
+		t.Errorf("%d %v %s", rec.Code, rec.Header(), rec.Body)
+	}
+	g.observed(503)
+}
+
+// cutWait ends a long poll's context with a cause.
+func cutWait(t *testing.T, cause error) (*gateway, *httptest.ResponseRecorder) {
+	t.Helper()
 	g := newGateway(t)
 	g.class("c")
 	id := g.submit(`{"class":"c"}`).ID
-	ctx, leave := context.WithCancel(t.Context())
+	ctx, cut := context.WithCancelCause(t.Context())
 	req := httptest.NewRequestWithContext(ctx, "GET", "/jobs/"+id+"/wait?timeout=5m", nil)
 	rec := httptest.NewRecorder()
 	done := make(chan struct{})
@@ -233,12 +250,19 @@ func TestClientLeavesWait(t *testing.T) {
 		defer close(done)
 		g.router.ServeHTTP(rec, req)
 	}()
-	leave()
+	cut(cause)
 	<-done
-	if rec.Code != 503 || !strings.Contains(rec.Body.String(), `"draining"`) {
-		t.Errorf("%d %s", rec.Code, rec.Body) // only a stop of the gateway ends it for a client that is still there
+	return g, rec
+}
+
+// observed checks the status that a long poll was logged and counted with.
+func (g *gateway) observed(status int) {
+	g.Helper()
+	if log := g.log.String(); !strings.Contains(log, fmt.Sprintf("status=%d", status)) || strings.Contains(log, "level=ERROR") {
+		g.Errorf("log: %s", log)
 	}
-	if log := g.log.String(); !strings.Contains(log, "status=499") || strings.Contains(log, "level=ERROR") {
-		t.Errorf("log: %s", log)
+	want := fmt.Sprintf(`lanegate_http_request_duration_seconds_count{method="GET",route="/jobs/{id}/wait",status="%dxx"} 1`, status/100)
+	if body := string(g.do("GET", "/metrics", "").want(200).body); !strings.Contains(body, want) {
+		g.Errorf("no %s in the metrics", want)
 	}
 }

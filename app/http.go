@@ -115,12 +115,12 @@ func (a *App) endWaits(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		ctx, cancel := context.WithCancel(r.Context())
-		defer cancel()
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
 		go func() {
 			select {
 			case <-a.stopping:
-				cancel()
+				cancel(api.ErrStopping)
 			case <-ctx.Done():
 			}
 		}()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lanegate/lanegate/api"
 	"github.com/lanegate/lanegate/worker"
 )
 
@@ -28,7 +29,10 @@ func TestEndWaits(t *testing.T) {
 	h := a.endWaits(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		arrived <- struct{}{}
 		select {
-		case <-r.Context().Done(): // as the API does for a client that has left
+		case <-r.Context().Done(): // the API tells a stop from a client that left by the cause
+			if !errors.Is(context.Cause(r.Context()), api.ErrStopping) {
+				t.Errorf("cut off with cause %v", context.Cause(r.Context()))
+			}
 		case <-finish:
 			io.WriteString(w, "done")
 		}
