@@ -54,7 +54,7 @@ func TestSubmitRefuses(t *testing.T) {
 		{"a payload key twice", `{"class":"c","payload":{"a":[{"b":1,"b":2}]}}`, 422, "duplicate_key", "/payload/a/0/b", "twice"},
 		{"the same key by an escape", `{"class":"c","payload":{"a":1,"\u0061":2}}`, 422, "duplicate_key", "/payload/a", "twice"},
 		{"data behind", `{"class":"c"}{"class":"c"}`, 422, "trailing_data", "", "behind"},
-		{"rubbish behind", `{"class":"c"} x`, 400, "bad_json", "", ""},
+		{"rubbish behind", `{"class":"c"} x`, 422, "trailing_data", "", "behind"},
 		{"NUL in the payload", `{"class":"c","payload":"a\u0000b"}`, 422, "nul_character", "/payload", "U+0000"},
 		{"NUL deep in the payload", `{"class":"c","payload":[{"a":"\u0000"}]}`, 422, "nul_character", "/payload/0/a", "U+0000"},
 		{"NUL in a payload key", `{"class":"c","payload":{"\u0000":1}}`, 422, "nul_character", "/payload/\x00", "U+0000"},

@@ -20,14 +20,10 @@ import (
 // pointer below prefix, e.g. "/payload".
 func CheckJSON(text []byte, maxDepth int, prefix string) error {
 	dec := jsontext.NewDecoder(bytes.NewReader(text))
-	values := 0
 	for {
 		tok, err := dec.ReadToken()
 		if errors.Is(err, io.EOF) {
-			if values == 0 {
-				return payloadError("bad_body", prefix, "is empty: a JSON value was expected")
-			}
-			return nil
+			return payloadError("bad_body", prefix, "is empty: a JSON value was expected")
 		}
 		if err != nil {
 			return jsonError(err, prefix)
@@ -39,12 +35,18 @@ func CheckJSON(text []byte, maxDepth int, prefix string) error {
 			return payloadError("nul_character", prefix+string(dec.StackPointer()), "contains U+0000, which can't be stored or passed to programs; remove it")
 		}
 		if dec.StackDepth() == 0 {
-			if values++; values > 1 {
-				return payloadError("trailing_data", prefix, "has data behind the JSON value")
+			// What stands behind the value is not read as JSON: whatever it is, the
+			// fault is that it is there.
+			if end := dec.InputOffset(); len(bytes.TrimLeft(text[end:], jsonSpace)) > 0 {
+				return payloadError("trailing_data", prefix, fmt.Sprintf("has data behind the JSON value, which ends at byte %d", end))
 			}
+			return nil
 		}
 	}
 }
+
+// jsonSpace is the white space of JSON (RFC 8259, section 2).
+const jsonSpace = " \t\r\n"
 
 func payloadError(code, pointer, detail string) error {
 	return &lanegate.Error{
