@@ -52,6 +52,21 @@ type Backoff struct {
 	Max  Duration `json:"max" yaml:"max" swaggertype:"string" example:"1h"`
 }
 
+// Complete fills in the half of a declared backoff that was left out (zero): base
+// 30s or a smaller max, max 1h or a larger base.
+func (b Backoff) Complete() Backoff {
+	if b.Base == 0 {
+		b.Base = DefaultBackoffBase
+		if b.Max > 0 {
+			b.Base = min(b.Base, b.Max)
+		}
+	}
+	if b.Max == 0 {
+		b.Max = max(DefaultBackoffMax, b.Base)
+	}
+	return b
+}
+
 // Overlap is what happens to a new job while one of its class is due or runs.
 type Overlap string
 

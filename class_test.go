@@ -151,6 +151,53 @@ func TestDuration(t *testing.T) {
 	}
 }
 
+func TestDurationErrorsAreTrue(t *testing.T) {
+	for in, want := range map[string]string{
+		"99999999h": `"99999999h" is too long: at most 87840h, which is ten years`,
+		"87841h":    `"87841h" is too long: at most 87840h, which is ten years`,
+		strings.Repeat("9", 40) + ".5h1m": "is too long: at most 87840h",
+		"-99999999h":                      "must not be negative",
+		"-1ns":                            "must not be negative",
+		"99999999d":                       "is not a duration",
+		"1h ":                             "is not a duration",
+		".h":                              "is not a duration",
+	} {
+		if _, err := ParseDuration(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", in, err, want)
+		}
+		if _, err := ParseDeclared(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s declared: %v, want %s", in, err, want)
+		}
+	}
+	for _, in := range []string{"0", "0s", "-0s", "1ns", "999us"} {
+		if _, err := ParseDuration(in); err != nil {
+			t.Errorf("%s: %v", in, err)
+		}
+		if _, err := ParseDeclared(in); err == nil || !strings.Contains(err.Error(), "is too short: at least 1ms; to have none, or the default, leave the field out") {
+			t.Errorf("%s declared: %v", in, err)
+		}
+	}
+	if d, err := ParseDeclared("1ms"); err != nil || d.Std() != MinDuration {
+		t.Errorf("1ms = %v, %v", d, err)
+	}
+}
+
+func TestBackoffIsCompleted(t *testing.T) {
+	hours := func(n int) Duration { return Duration(time.Duration(n) * time.Hour) }
+	for _, tt := range []struct{ declared, want Backoff }{
+		{Backoff{}, Backoff{DefaultBackoffBase, DefaultBackoffMax}},
+		{Backoff{Base: 5}, Backoff{5, DefaultBackoffMax}},
+		{Backoff{Base: hours(3)}, Backoff{hours(3), hours(3)}},
+		{Backoff{Max: 5}, Backoff{5, 5}},
+		{Backoff{Max: hours(3)}, Backoff{DefaultBackoffBase, hours(3)}},
+		{Backoff{5, 7}, Backoff{5, 7}},
+	} {
+		if got := tt.declared.Complete(); got != tt.want {
+			t.Errorf("%+v = %+v, want %+v", tt.declared, got, tt.want)
+		}
+	}
+}
+
 func FuzzDuration(f *testing.F) {
 	for _, s := range []string{"90s", "26h", "1h0m1s", "0.5s", "10m"} {
 		f.Add(s)

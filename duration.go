@@ -3,6 +3,7 @@ package lanegate
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"time"
 )
 
@@ -10,9 +11,15 @@ import (
 // is a slip of the pen (a unit mistaken), never a wish.
 const MaxDuration = 10 * 366 * 24 * time.Hour
 
+// MinDuration is the least that a person may declare: nothing starts, ends or is
+// repeated in less, and zero would be a second way to write "none".
+const MinDuration = time.Millisecond
+
 // Duration is a time.Duration that reads and writes Go duration strings ("90s",
 // "26h") in JSON and YAML. Zero means "none" or "the default" as each field
-// says; negative and absurd values (over ten years) are refused.
+// says; negative and absurd values (over ten years) are refused. What people
+// declare is read by ParseDeclared, which also refuses what is below MinDuration;
+// what was stored is read as it is.
 type Duration time.Duration
 
 // Std returns d as the standard library's type.
@@ -34,21 +41,44 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return nil
 }
 
+// ParseDeclared reads a duration that a person declares in a field that may be
+// left out: as ParseDuration, and at least MinDuration.
+func ParseDeclared(s string) (Duration, error) {
+	v, err := ParseDuration(s)
+	if err == nil && v < MinDuration {
+		err = fmt.Errorf("%q is too short: at least %s; to have none, or the default, leave the field out", s, FormatDuration(MinDuration))
+	}
+	return Duration(v), err
+}
+
+// durationForm is the form of what time.ParseDuration reads. It tells a number
+// that is too large from what is no duration, which that function does not.
+var durationForm = regexp.MustCompile(`^[+-]?((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$`)
+
 // ParseDuration reads a Go duration string such as "90s" or "26h". Negative
 // values and values over MaxDuration are errors whose text says what to write.
 func ParseDuration(s string) (time.Duration, error) {
+	tooLong := fmt.Errorf("%q is too long: at most %s, which is ten years", s, FormatDuration(MaxDuration))
 	v, err := time.ParseDuration(s)
 	if err != nil {
+		if durationForm.MatchString(s) {
+			if s[0] == '-' {
+				return 0, errNegative
+			}
+			return 0, tooLong
+		}
 		return 0, fmt.Errorf("%q is not a duration: write it like \"90s\", \"15m\" or \"26h\"", s)
 	}
 	if v < 0 {
-		return 0, errors.New("a duration must not be negative")
+		return 0, errNegative
 	}
 	if v > MaxDuration {
-		return 0, fmt.Errorf("%q is more than ten years", s)
+		return 0, tooLong
 	}
 	return v, nil
 }
+
+var errNegative = errors.New("a duration must not be negative")
 
 // FormatDuration is d.String() without the zero units at its end.
 func FormatDuration(d time.Duration) string {

@@ -176,6 +176,7 @@ func (a *API) readClass(w http.ResponseWriter, r *http.Request) (doc classDocume
 		return doc, o, err
 	}
 	doc, err = decode[classDocument](a, w, r, a.o.MaxPayload)
+	doc.ClassSpec = completeBackoff(doc.ClassSpec)
 	return doc, o, err
 }
 
@@ -290,10 +291,19 @@ func mergeSpec(spec lanegate.ClassSpec, patch []byte) (lanegate.ClassSpec, error
 	if err != nil {
 		return out, err
 	}
-	if err := json.Unmarshal(merged, &out, json.RejectUnknownMembers(true)); err != nil {
+	if err := json.Unmarshal(merged, &out, decodeOptions); err != nil {
 		return out, decodeError(err, new(lanegate.ClassSpec))
 	}
-	return out, nil
+	return completeBackoff(out), nil
+}
+
+// completeBackoff fills in the half of a backoff that was left out.
+func completeBackoff(spec lanegate.ClassSpec) lanegate.ClassSpec {
+	if spec.Backoff != nil {
+		b := spec.Backoff.Complete()
+		spec.Backoff = &b
+	}
+	return spec
 }
 
 // mergePatch is the algorithm of RFC 7396, section 2.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -119,11 +120,33 @@ func decodeBytes(body []byte, v any, maxDepth int) error {
 	if err := checkObject(body, maxDepth); err != nil {
 		return err
 	}
-	if err := json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err != nil {
+	if err := json.Unmarshal(body, v, decodeOptions); err != nil {
 		return decodeError(err, v)
 	}
 	return nil
 }
+
+// decodeOptions read what people declare: nothing is ignored, and no duration is
+// so short that it can't be meant.
+var decodeOptions = json.JoinOptions(
+	json.RejectUnknownMembers(true),
+	json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, d *lanegate.Duration) error {
+		if dec.PeekKind() != '"' {
+			return errors.ErrUnsupported // the usual fault says what belongs here
+		}
+		tok, err := dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		if *d, err = lanegate.ParseDeclared(tok.String()); err != nil {
+			return &durationError{err}
+		}
+		return nil
+	})),
+)
+
+// durationError says what is wrong with a duration that is at least a string.
+type durationError struct{ error }
 
 // checkObject says whether body is one JSON object that can be kept unharmed.
 func checkObject(body []byte, maxDepth int) error {

@@ -59,8 +59,8 @@ func wanted(sem *json.SemanticError) string {
 	case reflect.TypeFor[time.Time]():
 		return "must be an RFC 3339 time in quotes, like \"2026-11-29T02:00:00Z\""
 	case reflect.TypeFor[lanegate.Duration]():
-		if sem.JSONKind == '"' && sem.Err != nil {
-			return "is wrong: " + sem.Err.Error()
+		if e, ok := errors.AsType[*durationError](sem); ok {
+			return "is wrong: " + e.Error()
 		}
 		return "must be a duration in quotes, like \"90s\" or \"26h\"" + got
 	case reflect.TypeFor[widthSetting]():

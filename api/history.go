@@ -140,8 +140,8 @@ func (p *params) window(name string) time.Duration {
 		return time.Duration(n) * 24 * time.Hour
 	}
 	d := p.duration(name, defaultWindow, maxWindow)
-	if d == 0 {
-		p.bad(name, "must be more than zero")
+	if d < lanegate.MinDuration {
+		p.bad(name, "must be at least %s", lanegate.FormatDuration(lanegate.MinDuration))
 	}
 	return d
 }

@@ -23,7 +23,7 @@ func TestQueryParametersAreStrict(t *testing.T) {
 		{"/jobs?lane=%ff", "?lane"}, {"/jobs?lane=%00", "?lane"},
 		{"/jobs/" + id + "?full=1", "?full"}, {"/jobs/" + id + "/wait?timeout=-1s", "?timeout"}, {"/jobs/" + id + "/wait?timeout=6m", "?timeout"},
 		{"/jobs/" + id + "/wait?timeout=30", "?timeout"}, {"/jobs/" + id + "/output?attempt=0", "?attempt"}, {"/jobs/" + id + "/output?attempt=-1", "?attempt"},
-		{"/job-classes/c/stats?window=0s", "?window"}, {"/job-classes/c/stats?window=0d", "?window"}, {"/job-classes/c/stats?window=367d", "?window"},
+		{"/job-classes/c/stats?window=0s", "?window"}, {"/job-classes/c/stats?window=1ns", "?window"}, {"/job-classes/c/stats?window=99999999h", "?window"}, {"/job-classes/c/stats?window=0d", "?window"}, {"/job-classes/c/stats?window=367d", "?window"},
 		{"/job-classes/c/stats?window=-7d", "?window"}, {"/job-classes/c/stats?window=9000h", "?window"}, {"/job-classes/c/history?cursor=MTp4", "?cursor"},
 		{"/lanes?limit=5", "?limit"}, {"/resources/db?x", "?x"}, {"/job-classes?limit=0", "?limit"},
 	} {

@@ -166,10 +166,17 @@ func TestLoadFaults(t *testing.T) {
 			`lanegate.yaml:1: lease: beat × 3 + kill_grace + 5s must not be more than lease: with beat 9s and kill_grace 10s the lease must be at least 42s, it is 30s (beat is from LANEGATE_BEAT, kill_grace from default)`,
 		}},
 		{"absurd durations", "retention: {jobs: 24h, run_log: 900000h}\nkill_grace: 0s\nstarve_after: 5\n", nil, nil, []string{
-			`lanegate.yaml:1: retention.run_log: "900000h" is more than ten years`,
+			`lanegate.yaml:1: retention.run_log: "900000h" is too long: at most 87840h, which is ten years`,
 			`lanegate.yaml:1: retention.jobs: 24h is too short: at least 168h`,
 			`lanegate.yaml:2: kill_grace: 0s is too short`,
 			`lanegate.yaml:3: starve_after: "5" is not a duration`,
+		}},
+		{"durations of a class that can't be meant", "commands: {x: {argv: [x]}}\nclasses:\n  a:\n    run: {kind: exec, command: x}\n    timeout: 0s\n    warn_after: 1ns\n    backoff: {base: 0s, max: 99999999h}\n    fresh_within: -1h\n", nil, nil, []string{
+			`lanegate.yaml:5: classes.a.timeout: "0s" is too short: at least 1ms; to have none, or the default, leave the field out`,
+			`lanegate.yaml:6: classes.a.warn_after: "1ns" is too short`,
+			`lanegate.yaml:7: classes.a.backoff.base: "0s" is too short`,
+			`lanegate.yaml:7: classes.a.backoff.max: "99999999h" is too long: at most 87840h, which is ten years`,
+			`lanegate.yaml:8: classes.a.fresh_within: a duration must not be negative`,
 		}},
 		{"tokens", "tokens:\n- {name: a, role: submit, sha256: " + strings.Repeat("a", 64) + "}\n- {name: a, role: root, sha256: xyz}\n- {role: view, sha256: " + strings.Repeat("A", 64) + "}\n- {name: b, role: view, token: s3cret}\n", nil, nil, []string{
 			`lanegate.yaml:3: tokens[1].name: "a" is the name of tokens[0] already`,

@@ -43,10 +43,10 @@ func (c *Config) decodeFile(path string, text []byte, hidden map[string]bool, f 
 		}
 	}
 	for id, spec := range c.Classes {
-		c.Classes[id] = completeBackoff(doc, "classes."+id, spec)
+		c.Classes[id] = completeBackoff(spec)
 	}
 	if c.DefaultTarget != nil {
-		*c.DefaultTarget = completeBackoff(doc, "default_target", *c.DefaultTarget)
+		*c.DefaultTarget = completeBackoff(*c.DefaultTarget)
 	}
 }
 
@@ -83,18 +83,11 @@ func (c *Config) decodeSetting(doc *document, e entry, hidden map[string]bool) b
 }
 
 // completeBackoff fills in the half of a backoff that the file leaves out.
-func completeBackoff(doc *document, key string, spec lanegate.ClassSpec) lanegate.ClassSpec {
-	if spec.Backoff == nil {
-		return spec
+func completeBackoff(spec lanegate.ClassSpec) lanegate.ClassSpec {
+	if spec.Backoff != nil {
+		b := spec.Backoff.Complete()
+		spec.Backoff = &b
 	}
-	b := *spec.Backoff
-	if _, ok := doc.lines[key+".backoff.base"]; !ok {
-		b.Base = min(lanegate.DefaultBackoffBase, max(b.Max, 0))
-	}
-	if _, ok := doc.lines[key+".backoff.max"]; !ok {
-		b.Max = max(lanegate.DefaultBackoffMax, b.Base)
-	}
-	spec.Backoff = &b
 	return spec
 }
 

@@ -14,6 +14,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/lanegate/lanegate"
 )
 
 // positioned is what the library's syntax errors have.
@@ -234,6 +236,10 @@ func (d *document) decode(n ast.Node, key string, target any) {
 }
 
 func (d *document) into(n ast.Node, key string, v reflect.Value) {
+	if declared, ok := v.Addr().Interface().(*lanegate.Duration); ok {
+		d.intoDuration(n, key, declared)
+		return
+	}
 	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if s, ok := d.scalar(n, key); ok {
 			if err := text.UnmarshalText([]byte(s)); err != nil {
@@ -260,6 +266,19 @@ func (d *document) into(n ast.Node, key string, v reflect.Value) {
 	default:
 		d.intoScalar(n, key, v)
 	}
+}
+
+func (d *document) intoDuration(n ast.Node, key string, target *lanegate.Duration) {
+	s, ok := d.scalar(n, key)
+	if !ok {
+		return
+	}
+	v, err := lanegate.ParseDeclared(s)
+	if err != nil {
+		d.bad(n, key, "%v", err)
+		return
+	}
+	*target = v
 }
 
 func (d *document) intoSlice(n ast.Node, key string, v reflect.Value) {
