@@ -115,6 +115,11 @@ var errArrayBody = &lanegate.Error{
 	Message: "the body is an array; this path takes one object.",
 }
 
+var errNotObject = &lanegate.Error{
+	Kind: lanegate.KindInvalid, Code: "not_an_object",
+	Message: "the body must be a JSON object: {…}. Nothing was enqueued.",
+}
+
 // decodeBytes decodes one JSON object into v, a pointer to a struct.
 func decodeBytes(body []byte, v any, maxDepth int) error {
 	if err := checkObject(body, maxDepth); err != nil {
@@ -158,10 +163,7 @@ func checkObject(body []byte, maxDepth int) error {
 		return err
 	}
 	if trimmed[0] != '{' {
-		return &lanegate.Error{
-			Kind: lanegate.KindInvalid, Code: "not_an_object",
-			Message: "the body must be a JSON object: {…}. Nothing was enqueued.",
-		}
+		return errNotObject
 	}
 	return nil
 }

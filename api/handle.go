@@ -316,16 +316,3 @@ func quiet(pattern string) bool {
 	}
 	return false
 }
-
-// refusedItem is the answer to one refused job of a batch.
-func refusedItem(err error) batchItem {
-	e, ok := errors.AsType[*lanegate.Error](err)
-	if !ok {
-		e = errInternal
-	}
-	status := statusOf(e.Kind)
-	return batchItem{Status: status, Problem: &problem{
-		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: e.Code, Detail: e.Message,
-		Fields: e.Fields, Details: e.Details,
-	}}
-}

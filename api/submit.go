@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -29,23 +28,6 @@ type submitRequest struct {
 	IfFailed       string         `json:"if_failed,omitempty" enums:"retry"`
 
 	eventKey string // of a CloudEvent, for when no other key is given
-}
-
-// batchRequest is many jobs in one transaction.
-type batchRequest struct {
-	Jobs []submitRequest `json:"jobs"`
-}
-
-// batchItem is the answer to one job of a batch: job or problem.
-type batchItem struct {
-	Status   int          `json:"status" example:"201"`
-	Replayed bool         `json:"replayed,omitzero"`
-	Job      *jobResponse `json:"job,omitempty"`
-	Problem  *problem     `json:"problem,omitempty"`
-}
-
-type batchResponse struct {
-	Items []batchItem `json:"items"`
 }
 
 // submit accepts one job; its class's stored metadata decides the lane.
@@ -295,74 +277,4 @@ func (req submitRequest) submission(c caller, pointer string) (service.Submissio
 		return sub, c.mayUse(req.Class)
 	}
 	return sub, nil
-}
-
-// submitBatch accepts up to 1,000 jobs in one transaction; each has its own answer.
-//
-//	@Summary		Submit many jobs
-//	@Description	One transaction; the answers are in the order of the jobs. A refused job does not hold up the others.
-//	@ID				submit-batch
-//	@Tags			jobs
-//	@Accept			json
-//	@Produce		json
-//	@Param			request	body		batchRequest	true	"Jobs to run"
-//	@Success		200		{object}	batchResponse
-//	@Failure		400,401,403,413,415,422,429,503	{object}	problem
-//	@Router			/jobs/batch [post]
-//	@Security		bearer
-func (a *API) submitBatch(w http.ResponseWriter, r *http.Request) error {
-	if err := query(r).done(); err != nil {
-		return err
-	}
-	req, err := decode[batchRequest](a, w, r, a.o.MaxBatch)
-	if errors.Is(err, errArrayBody) {
-		return errArrayBody.With("the body is an array; put it into an object: {\"jobs\": […]}. Nothing was enqueued.")
-	}
-	if err != nil {
-		return err
-	}
-	leave, err := a.enter()
-	if err != nil {
-		return err
-	}
-	defer leave()
-	r, cancel := timed(r, handlerTimeout)
-	defer cancel()
-	if len(req.Jobs) == 0 || len(req.Jobs) > service.MaxBatchItems {
-		return fieldProblem("bad_batch", "/jobs", fmt.Sprintf("must hold 1 to %d jobs", service.MaxBatchItems))
-	}
-	c := callerOf(r.Context())
-	out := batchResponse{Items: make([]batchItem, len(req.Jobs))}
-	var subs []service.Submission
-	var index []int
-	for i, item := range req.Jobs {
-		sub, err := item.submission(c, "")
-		if err != nil {
-			out.Items[i] = refusedItem(err)
-			continue
-		}
-		subs, index = append(subs, sub), append(index, i)
-	}
-	if len(subs) > 0 {
-		results, err := a.svc.SubmitBatch(r.Context(), c.Name, subs)
-		if err != nil {
-			return err
-		}
-		for k, res := range results {
-			out.Items[index[k]] = newBatchItem(res, subs[k])
-		}
-	}
-	return encode(w, http.StatusOK, out)
-}
-
-func newBatchItem(res service.Submitted, sub service.Submission) batchItem {
-	if res.Err != nil {
-		return refusedItem(res.Err)
-	}
-	job := newJobResponse(service.JobView{JobDetail: service.JobDetail{Job: res.Job, Payload: sub.Payload}})
-	status := http.StatusCreated
-	if res.Replayed || res.Job.State == lanegate.StateSkipped {
-		status = http.StatusOK
-	}
-	return batchItem{Status: status, Replayed: res.Replayed, Job: &job}
 }

@@ -35,14 +35,18 @@ func CheckJSON(text []byte, maxDepth int, prefix string) error {
 			return payloadError("nul_character", prefix+string(dec.StackPointer()), "contains U+0000, which can't be stored or passed to programs; remove it")
 		}
 		if dec.StackDepth() == 0 {
-			// What stands behind the value is not read as JSON: whatever it is, the
-			// fault is that it is there.
-			if end := dec.InputOffset(); len(bytes.TrimLeft(text[end:], jsonSpace)) > 0 {
-				return payloadError("trailing_data", prefix, fmt.Sprintf("has data behind the JSON value, which ends at byte %d", end))
-			}
-			return nil
+			return nothingBehind(text, dec.InputOffset(), prefix)
 		}
 	}
+}
+
+// nothingBehind refuses what follows a JSON value that ends at the given byte. It
+// is not read as JSON: whatever it is, the fault is that it is there.
+func nothingBehind(text []byte, end int64, prefix string) error {
+	if len(bytes.TrimLeft(text[end:], jsonSpace)) == 0 {
+		return nil
+	}
+	return payloadError("trailing_data", prefix, fmt.Sprintf("has data behind the JSON value, which ends at byte %d", end))
 }
 
 // jsonSpace is the white space of JSON (RFC 8259, section 2).
@@ -70,14 +74,20 @@ func jsonError(err error, prefix string) error {
 	case strings.Contains(text, "surrogate"):
 		return payloadError("lone_surrogate", pointer, "contains half of a surrogate pair, which is not a character")
 	case strings.Contains(text, "UTF-8"):
-		return &lanegate.Error{
-			Kind: lanegate.KindBadRequest, Code: "invalid_utf8",
-			Message: fmt.Sprintf("the body is not valid UTF-8 near byte %d; send JSON encoded as UTF-8. Nothing was enqueued.", syn.ByteOffset), Err: err,
-		}
+		return invalidUTF8(syn.ByteOffset, err)
+	case strings.Contains(text, "max depth"):
+		return payloadError("too_deep", pointer, "is nested deeper than 10000 levels")
 	default:
 		return &lanegate.Error{
 			Kind: lanegate.KindBadRequest, Code: "bad_json",
 			Message: fmt.Sprintf("the body is not valid JSON near byte %d: %s. Nothing was enqueued.", syn.ByteOffset, text), Err: err,
 		}
+	}
+}
+
+func invalidUTF8(at int64, err error) error {
+	return &lanegate.Error{
+		Kind: lanegate.KindBadRequest, Code: "invalid_utf8",
+		Message: fmt.Sprintf("the body is not valid UTF-8 near byte %d; send JSON encoded as UTF-8. Nothing was enqueued.", at), Err: err,
 	}
 }
