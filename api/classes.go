@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"net/http"
 	"reflect"
 	"time"
@@ -18,6 +17,8 @@ import (
 type classDocument struct {
 	ID string `json:"id,omitempty" example:"pos-sales"`
 	lanegate.ClassSpec
+	// Paused: accepts jobs, starts none. A PUT without it leaves the class as it is.
+	Paused      *bool      `json:"paused,omitempty"`
 	Lane        string     `json:"lane,omitempty" example:"serial"`
 	MaxInFlight int        `json:"max_in_flight,omitzero" example:"1"`
 	ManagedBy   string     `json:"managed_by,omitempty" enums:"api,file"`
@@ -28,22 +29,9 @@ type classDocument struct {
 
 func newClassDocument(c lanegate.Class) classDocument {
 	return classDocument{
-		ID: c.ID, ClassSpec: c.ClassSpec, Lane: c.Lane, MaxInFlight: c.MaxInFlight, ManagedBy: string(c.ManagedBy),
+		ID: c.ID, ClassSpec: c.ClassSpec, Paused: &c.Paused, Lane: c.Lane, MaxInFlight: c.MaxInFlight, ManagedBy: string(c.ManagedBy),
 		Fingerprint: c.Fingerprint, CreatedAt: &c.CreatedAt, UpdatedAt: &c.UpdatedAt,
 	}
-}
-
-// changeOptions reads what a change may do and who makes it.
-func changeOptions(r *http.Request) (service.ChangeOptions, error) {
-	p := query(r)
-	o := service.ChangeOptions{
-		Actor: callerOf(r.Context()).Name, Reason: p.str("reason"),
-		AcceptWidth: p.flag("accept", "width"), Demote: p.flag("demote", "true"),
-	}
-	if len(o.Reason) > 1000 {
-		p.bad("reason", "must be at most 1000 bytes")
-	}
-	return o, p.done()
 }
 
 // listClasses lists job classes by id.
@@ -146,7 +134,7 @@ func (a *API) createClass(w http.ResponseWriter, r *http.Request) error {
 // putClass creates a class or replaces what is declared of it.
 //
 //	@Summary		Create or replace a job class
-//	@Description	Lane and max_in_flight change only by promotion and demotion; read-only fields may be sent back as they are.
+//	@Description	Lane and max_in_flight change only by promotion and demotion; read-only fields may be sent back as they are. With updated_at a class that was changed since is not overwritten. Without paused it stays paused, or not.
 //	@ID				put-class
 //	@Tags			job classes
 //	@Accept			json
@@ -181,15 +169,9 @@ func (a *API) readClass(w http.ResponseWriter, r *http.Request) (doc classDocume
 }
 
 func (a *API) storeClass(w http.ResponseWriter, r *http.Request, id string, doc classDocument, o service.ChangeOptions) error {
-	old, err := a.svc.Class(r.Context(), id)
-	if err != nil && lanegate.KindOf(err) != lanegate.KindNotFound {
-		return err
-	}
-	if err != nil { // new classes are serial; nothing else may be asked for
-		old = lanegate.Class{ID: id, Lane: lanegate.LaneSerial, MaxInFlight: 1, ManagedBy: lanegate.ManagedByAPI}
-	}
-	if err := lanegate.Invalid(doc.changedReadOnly(newClassDocument(old))); err != nil {
-		return err
+	o.Check = func(old lanegate.Class) error { return lanegate.Invalid(doc.changedReadOnly(newClassDocument(old))) }
+	if o.KeepPaused = doc.Paused == nil; !o.KeepPaused {
+		doc.ClassSpec.Paused = *doc.Paused
 	}
 	c, created, err := a.svc.PutClass(r.Context(), id, doc.ClassSpec, o)
 	if err != nil {
@@ -343,57 +325,6 @@ func (a *API) deleteClass(w http.ResponseWriter, r *http.Request) error {
 	return a.change(w, r, func(r *http.Request, o service.ChangeOptions) (any, error) {
 		return nil, a.svc.DeleteClass(r.Context(), chi.URLParam(r, "id"), o)
 	})
-}
-
-// noBody refuses what a call without a body would otherwise ignore; an empty
-// object, which some clients always send, says nothing and is taken.
-func (a *API) noBody(w http.ResponseWriter, r *http.Request) error {
-	if r.ContentLength == 0 {
-		return nil
-	}
-	body, _, err := a.readBody(w, r, maxIgnored)
-	if err != nil || len(bytes.TrimSpace(body)) == 0 {
-		return err
-	}
-	var nothing map[string]jsontext.Value
-	if err := checkObject(body, a.o.MaxDepth); err != nil {
-		return err
-	}
-	if err := json.Unmarshal(body, &nothing); err != nil {
-		return decodeError(err, &nothing)
-	}
-	if len(nothing) > 0 {
-		return &lanegate.Error{
-			Kind: lanegate.KindInvalid, Code: "body_not_taken",
-			Message: "this call takes no body; nothing was changed. A reason for the history goes into the query where the call keeps one: ?reason=…",
-		}
-	}
-	return nil
-}
-
-// maxIgnored bounds the body of a call that takes none.
-const maxIgnored = 4 << 10
-
-// change runs a bodiless change; a nil answer is 204.
-func (a *API) change(w http.ResponseWriter, r *http.Request, do func(*http.Request, service.ChangeOptions) (any, error)) error {
-	r, cancel := timed(r, handlerTimeout)
-	defer cancel()
-	o, err := changeOptions(r)
-	if err != nil {
-		return err
-	}
-	if err := a.noBody(w, r); err != nil {
-		return err
-	}
-	v, err := do(r, o)
-	if err != nil {
-		return err
-	}
-	if v == nil {
-		w.WriteHeader(http.StatusNoContent)
-		return nil
-	}
-	return encode(w, http.StatusOK, v)
 }
 
 // pauseClass makes a class accept jobs but start none.

@@ -55,7 +55,7 @@ func TestClassRoundTrip(t *testing.T) {
 			t.Errorf("%s is still %v", gone, v)
 		}
 	}
-	if plain["max_attempts"] != 1.0 || plain["overlap"] != "queue" || plain["paused"] != false {
+	if plain["max_attempts"] != 1.0 || plain["overlap"] != "queue" {
 		t.Errorf("defaults: %v", plain)
 	}
 }
@@ -84,52 +84,6 @@ func TestClassEmptyUnitsAreADeclaration(t *testing.T) {
 	}
 	if patched := document(g.do("PATCH", "/job-classes/b", `{"units":{}}`).want(200)); patched["fingerprint"] != doc["fingerprint"] {
 		t.Error("units {} does not declare again")
-	}
-}
-
-// A duration that can't be meant is refused with what is true of it, wherever a
-// class declares one, by every way of declaring it.
-func TestClassDurations(t *testing.T) {
-	g := newGateway(t)
-	g.class("c")
-	const run = `"run":{"kind":"http","url":"http://x/"`
-	for _, body := range []string{
-		`{` + run + `},"timeout":%s}`, `{` + run + `},"warn_after":%s}`, `{` + run + `},"fresh_within":%s}`,
-		`{` + run + `},"backoff":{"base":%s}}`, `{` + run + `},"backoff":{"max":%s}}`, `{` + run + `,"heartbeat":%s}}`,
-	} {
-		for value, says := range map[string]string{
-			`"0s"`: "at least 1ms; to have none, or the default, leave the field out", `"0"`: "at least 1ms", `"1ns"`: "at least 1ms",
-			`"999us"`: "at least 1ms", `"-1s"`: "must not be negative", `"-99999999h"`: "must not be negative",
-			`"99999999h"`: "is too long: at most 87840h, which is ten years", `"87841h"`: "is too long: at most 87840h",
-			`"soon"`: "is not a duration", `90`: "must be a duration in quotes", `{}`: "must be a duration in quotes",
-		} {
-			doc := fmt.Sprintf(body, value)
-			for _, a := range []answer{
-				g.do("PUT", "/job-classes/c", doc), g.do("PATCH", "/job-classes/c", doc), g.do("POST", "/job-classes", `{"id":"d",`+doc[1:]),
-			} {
-				if p := a.refused(422, "wrong_type"); !strings.Contains(p.Fields[0].Detail, says) {
-					t.Errorf("%s: %v, want %q", doc, p.Fields, says)
-				}
-			}
-		}
-		g.do("PUT", "/job-classes/c", fmt.Sprintf(body, `"1ms"`)).want(200)
-	}
-	g.do("GET", "/job-classes/d", "").refused(404, "class_not_found")
-}
-
-func TestClassBackoffIsCompleted(t *testing.T) {
-	g := newGateway(t)
-	const run = `{"run":{"kind":"exec","command":"true"}`
-	for _, tt := range []struct{ backoff, base, max string }{
-		{`{"base":"2h"}`, "2h", "2h"}, {`{"base":"1s"}`, "1s", "1h"}, {`{"max":"5s"}`, "5s", "5s"}, {`{"max":"9h"}`, "30s", "9h"}, {`{}`, "30s", "1h"},
-	} {
-		doc := document(g.do("PUT", "/job-classes/c", run+`,"backoff":`+tt.backoff+`}`))
-		if want := map[string]any{"base": tt.base, "max": tt.max}; !cmp.Equal(doc["backoff"], want) {
-			t.Errorf("%s is stored as %v, want %v", tt.backoff, doc["backoff"], want)
-		}
-	}
-	if doc := document(g.do("PATCH", "/job-classes/c", `{"backoff":{"base":"2h","max":null}}`).want(200)); !cmp.Equal(doc["backoff"], map[string]any{"base": "2h", "max": "2h"}) {
-		t.Errorf("patched to %v", doc["backoff"])
 	}
 }
 

@@ -21,6 +21,13 @@ type ChangeOptions struct {
 	Demote bool
 	// New: PutClass creates a class; one that exists already is ErrClassExists.
 	New bool
+	// Check judges the class that PutClass is about to replace, as it stands while
+	// nobody else can change it (a new one: in serial, with nothing declared). Its
+	// error refuses the change; nil means no check.
+	Check func(old lanegate.Class) error
+	// KeepPaused: the spec given to PutClass says nothing about paused, which people
+	// set and unset while the gateway runs; a class stays paused or not.
+	KeepPaused bool
 	// unattended: no person can be asked; consequences are applied, recorded and alarmed.
 	unattended bool
 }
@@ -113,6 +120,8 @@ func (s *Service) announce(ctx context.Context, e HistoryEvent) {
 		log.WarnContext(ctx, "lane width lowered")
 	case e.Event == eventWidthOvercommit:
 		log.WarnContext(ctx, "lane width is above what the resources allow")
+	case ofClass && e.Actor == ActorFile && (e.Event == pausedEvent(true) || e.Event == pausedEvent(false)):
+		log.WarnContext(ctx, "class paused or resumed by the config file", "event", e.Event)
 	case e.Event == eventCreated && ofClass && e.Actor == ActorLanegate:
 		log.WarnContext(ctx, "class created on its first submission; it runs in serial")
 	}

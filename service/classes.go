@@ -51,6 +51,18 @@ func (s *Service) PutClass(ctx context.Context, id string, spec lanegate.ClassSp
 		if !created && old.ManagedBy == lanegate.ManagedByFile {
 			return s.managedByFile("class", id)
 		}
+		if created {
+			old = lanegate.Class{ID: id, Lane: lanegate.LaneSerial, MaxInFlight: 1, ManagedBy: lanegate.ManagedByAPI}
+		}
+		if o.Check != nil {
+			if err := o.Check(old); err != nil {
+				return err
+			}
+		}
+		spec := spec // fn may run more than once
+		if o.KeepPaused {
+			spec.Paused = old.Paused
+		}
 		if !created {
 			c, err = s.saveSpec(tx, cfg, old, spec, o)
 			return err
@@ -105,7 +117,8 @@ func (s *Service) DeleteClass(ctx context.Context, id string, o ChangeOptions) e
 
 // PauseClass makes a class accept jobs but start none; ResumeClass takes that
 // back. Both work on classes of the config file too, as they are for the night
-// when something goes wrong. Setting what is already set changes nothing.
+// when something goes wrong. Setting what is already set changes nothing, except
+// that a person's pause takes over one by the file: see filePause.
 func (s *Service) PauseClass(ctx context.Context, id string, o ChangeOptions) (lanegate.Class, error) {
 	return s.setPaused(ctx, id, true, o)
 }
@@ -118,7 +131,11 @@ func (s *Service) ResumeClass(ctx context.Context, id string, o ChangeOptions) (
 func (s *Service) setPaused(ctx context.Context, id string, paused bool, o ChangeOptions) (c lanegate.Class, err error) {
 	o.AcceptWidth = true // a pause may move the reserve; it is never refused for that
 	err = s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
-		if c, err = cfg.findClass(id); err != nil || c.Paused == paused {
+		if c, err = cfg.findClass(id); err != nil {
+			return err
+		}
+		taken, err := overrideFilePause(tx, id)
+		if err != nil || c.Paused == paused && !taken {
 			return err
 		}
 		c.Paused = paused

@@ -94,16 +94,18 @@ func (s *Service) applyFile(tx ConfigTx, f FileConfig, o ChangeOptions) error {
 	if err := lanegate.Invalid(faults); err != nil {
 		return err
 	}
-	return releaseClasses(tx, cfg, f, o)
+	return s.releaseClasses(tx, cfg, f, o)
 }
 
 func (s *Service) applyFileClass(tx ConfigTx, cfg Config, id string, spec lanegate.ClassSpec, o ChangeOptions) error {
 	old, err := cfg.findClass(id)
 	if err != nil {
-		_, err = s.newClass(tx, cfg, id, spec, lanegate.ManagedByFile, o)
+		if _, err = s.newClass(tx, cfg, id, spec, lanegate.ManagedByFile, o); err != nil || !spec.Paused {
+			return err
+		}
+		_, err = s.filePause(tx, lanegate.Class{ID: id}, true, o)
 		return err
 	}
-	spec.Paused = spec.Paused || old.Paused // a pause by a person outlives a reload
 	changed := old
 	changed.ManagedBy = lanegate.ManagedByFile
 	if old.ManagedBy != lanegate.ManagedByFile {
@@ -115,15 +117,29 @@ func (s *Service) applyFileClass(tx ConfigTx, cfg Config, id string, spec lanega
 			return err
 		}
 	}
+	if changed, err = s.filePause(tx, changed, spec.Paused, o); err != nil {
+		return err
+	}
+	if changed.Paused != old.Paused {
+		changed.UpdatedAt = tx.Now()
+		if err := tx.SaveClass(changed); err != nil {
+			return err
+		}
+	}
+	spec.Paused = changed.Paused
 	_, err = s.saveSpec(tx, cfg, changed, spec, o)
 	return err
 }
 
 // releaseClasses hands classes that left the file over to the API.
-func releaseClasses(tx ConfigTx, cfg Config, f FileConfig, o ChangeOptions) error {
+func (s *Service) releaseClasses(tx ConfigTx, cfg Config, f FileConfig, o ChangeOptions) error {
 	for _, c := range cfg.Classes {
 		if _, ok := f.Classes[c.ID]; ok || c.ManagedBy != lanegate.ManagedByFile {
 			continue
+		}
+		c, err := s.filePause(tx, c, false, o)
+		if err != nil {
+			return err
 		}
 		c.ManagedBy = lanegate.ManagedByAPI
 		c.UpdatedAt = tx.Now()

@@ -1,0 +1,75 @@
+package api
+
+import (
+	"bytes"
+	"net/http"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+)
+
+// changeOptions reads what a change may do and who makes it.
+func changeOptions(r *http.Request) (service.ChangeOptions, error) {
+	p := query(r)
+	o := service.ChangeOptions{
+		Actor: callerOf(r.Context()).Name, Reason: p.str("reason"),
+		AcceptWidth: p.flag("accept", "width"), Demote: p.flag("demote", "true"),
+	}
+	if len(o.Reason) > 1000 {
+		p.bad("reason", "must be at most 1000 bytes")
+	}
+	return o, p.done()
+}
+
+// noBody refuses what a call without a body would otherwise ignore; an empty
+// object, which some clients always send, says nothing and is taken.
+func (a *API) noBody(w http.ResponseWriter, r *http.Request) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	body, _, err := a.readBody(w, r, maxIgnored)
+	if err != nil || len(bytes.TrimSpace(body)) == 0 {
+		return err
+	}
+	var nothing map[string]jsontext.Value
+	if err := checkObject(body, a.o.MaxDepth); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, &nothing); err != nil {
+		return decodeError(err, &nothing)
+	}
+	if len(nothing) > 0 {
+		return &lanegate.Error{
+			Kind: lanegate.KindInvalid, Code: "body_not_taken",
+			Message: "this call takes no body; nothing was changed. A reason for the history goes into the query where the call keeps one: ?reason=…",
+		}
+	}
+	return nil
+}
+
+// maxIgnored bounds the body of a call that takes none.
+const maxIgnored = 4 << 10
+
+// change runs a bodiless change; a nil answer is 204.
+func (a *API) change(w http.ResponseWriter, r *http.Request, do func(*http.Request, service.ChangeOptions) (any, error)) error {
+	r, cancel := timed(r, handlerTimeout)
+	defer cancel()
+	o, err := changeOptions(r)
+	if err != nil {
+		return err
+	}
+	if err := a.noBody(w, r); err != nil {
+		return err
+	}
+	v, err := do(r, o)
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	return encode(w, http.StatusOK, v)
+}
