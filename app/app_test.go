@@ -405,6 +405,17 @@ func TestAppTakesOver(t *testing.T) {
 	if j := g.ended(second.ID); j.State != lanegate.StateSucceeded {
 		t.Errorf("the other job = %+v", j)
 	}
+	// The first scrape of this process: it shows the loss, and what the alarm needs
+	// to tell it from one that is long over, the age of the process.
+	_, text := g.do("GET", "/metrics", "")
+	for _, want := range []string{
+		`lanegate_attempts_finished_total{class="echo",lane="serial",outcome="lost"} 1`,
+		`lanegate_attempts_finished_total{class="wait",lane="serial",outcome="lost"} 0`, "process_start_time_seconds ",
+	} {
+		if !bytes.Contains(text, []byte(want)) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
 }
 
 // attemptOfDeadProcess leaves an attempt in flight behind, as a killed process does.
