@@ -169,9 +169,11 @@ func newAPI(o Options) *API {
 
 func (a *API) router() chi.Router {
 	r := chi.NewRouter()
-	r.Use(requestID, a.observe, a.recoverPanics, tolerantPath)
+	known := methodsOf(a.routes())
+	notAllowed := a.wrap(route{role: RolePublic, handle: known.notAllowed(r)})
+	r.Use(requestID, a.observe, a.recoverPanics, tolerantPath, known.literal(notAllowed))
 	r.NotFound(a.wrap(route{role: RolePublic, handle: func(http.ResponseWriter, *http.Request) error { return errNoRoute }}))
-	r.MethodNotAllowed(a.wrap(route{role: RolePublic, handle: methodNotAllowed(r)}))
+	r.MethodNotAllowed(notAllowed)
 	for _, rt := range a.routes() {
 		h := a.wrap(rt)
 		r.Method(rt.method, rt.pattern, h)

@@ -59,7 +59,7 @@ func checkAnswer(t testing.TB, served chi.Router, req *http.Request, body []byte
 		t.Fatal(err)
 	}
 	rc := chi.NewRouteContext()
-	if req.Method == http.MethodHead || !served.Match(rc, req.Method, strings.TrimSuffix(req.URL.Path, "/")) {
+	if req.Method == http.MethodHead || a.status == http.StatusMethodNotAllowed || !served.Match(rc, req.Method, strings.TrimSuffix(req.URL.Path, "/")) {
 		return
 	}
 	item := doc.Paths.Find(rc.RoutePattern())
@@ -271,6 +271,45 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 		}
 	}
 	g.do("GET", "/nothing/here", "").refused(404, "no_such_route")
+}
+
+// A path of the table refuses every method that the table does not give it, also
+// where a parameter of another pattern would fit it.
+func TestEveryPathRefusesOtherMethods(t *testing.T) {
+	tok, _ := token("a", RoleAdmin)
+	g := newGateway(t, func(s *setup) { s.api.Tokens = []Token{tok} })
+	takes := map[string][]string{}
+	for _, rt := range g.api.routes() {
+		takes[rt.pattern] = append(takes[rt.pattern], rt.method)
+		if rt.method == "GET" {
+			takes[rt.pattern] = append(takes[rt.pattern], "HEAD")
+		}
+	}
+	fill := strings.NewReplacer("{id}", lanegateID(1), "{name}", "db", "{file}", "index.html")
+	for pattern, methods := range takes {
+		path := fill.Replace(pattern)
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} {
+			for _, path := range []string{path, strings.ReplaceAll(path, "/", "//") + "/"} {
+				a := g.do(method, path, "")
+				if slices.Contains(methods, method) {
+					if a.status == 405 {
+						t.Errorf("%s %s: 405, but it is in the table", method, path)
+					}
+					continue
+				}
+				a.refused(405, "method_not_allowed")
+				got, want := strings.Split(a.header.Get("Allow"), ", "), slices.Clone(methods)
+				slices.Sort(got)
+				slices.Sort(want)
+				if !slices.Equal(got, want) {
+					t.Errorf("%s %s: Allow %v, want %v", method, path, got, want)
+				}
+			}
+		}
+	}
+	if got := g.do("GET", "/jobs/batch", "").header.Get("Allow"); got != "POST" {
+		t.Errorf("GET /jobs/batch: Allow %q, want POST", got)
+	}
 }
 
 func TestEveryAnswerHasARequestID(t *testing.T) {

@@ -184,24 +184,6 @@ func writeProblem(w http.ResponseWriter, status int, p problem, retryAfter time.
 	_, _ = w.Write(append(text, '\n')) // an error means that the client has left
 }
 
-// methodNotAllowed answers 405 and names what the path does take.
-func methodNotAllowed(routes chi.Routes) func(http.ResponseWriter, *http.Request) error {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		var allowed []string
-		for _, m := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
-			if routes.Match(chi.NewRouteContext(), m, plainPath(r)) {
-				allowed = append(allowed, m)
-			}
-		}
-		allow := strings.Join(allowed, ", ")
-		w.Header().Set("Allow", allow)
-		return &statusError{&lanegate.Error{
-			Kind: lanegate.KindBadRequest, Code: "method_not_allowed",
-			Message: "this path takes " + allow + ", not " + r.Method + ". Nothing was done.",
-		}, http.StatusMethodNotAllowed}
-	}
-}
-
 // tolerantPath makes /jobs/ and //jobs the same as /jobs. It never redirects: a
 // client that follows one turns its POST into a GET.
 func tolerantPath(next http.Handler) http.Handler {

@@ -298,7 +298,7 @@ func TestClientRundeckGetByMistake(t *testing.T) {
 	if p := g.do("GET", "/jobs", `{"class":"c"}`).refused(400, "body_on_get"); !strings.Contains(p.Detail, "POST it to /jobs") {
 		t.Errorf("%q does not name the right call", p.Detail)
 	}
-	g.do("GET", "/jobs/batch", "").refused(404, "job_not_found")
+	g.do("GET", "/jobs/batch", "").refused(405, "method_not_allowed")
 	if n := g.count(); n != 1 {
 		t.Errorf("%d jobs, want 1", n)
 	}
