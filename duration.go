@@ -3,7 +3,7 @@ package lanegate
 import (
 	"errors"
 	"fmt"
-	"regexp"
+	"strings"
 	"time"
 )
 
@@ -51,9 +51,25 @@ func ParseDeclared(s string) (Duration, error) {
 	return Duration(v), err
 }
 
-// durationForm is the form of what time.ParseDuration reads. It tells a number
-// that is too large from what is no duration, which that function does not.
-var durationForm = regexp.MustCompile(`^[+-]?((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$`)
+// isDuration says whether s has the form of a duration, however large its numbers:
+// time.ParseDuration gives the same error for both faults. Like names, it is not
+// matched by a compiled expression.
+func isDuration(s string) bool {
+	var small strings.Builder // s with a 1 for each number
+	digits := false
+	for _, c := range s {
+		if was := digits; '0' <= c && c <= '9' {
+			if digits = true; !was {
+				small.WriteByte('1')
+			}
+			continue
+		}
+		digits = false
+		small.WriteRune(c)
+	}
+	_, err := time.ParseDuration(small.String())
+	return err == nil
+}
 
 // ParseDuration reads a Go duration string such as "90s" or "26h". Negative
 // values and values over MaxDuration are errors whose text says what to write.
@@ -61,7 +77,7 @@ func ParseDuration(s string) (time.Duration, error) {
 	tooLong := fmt.Errorf("%q is too long: at most %s, which is ten years", s, FormatDuration(MaxDuration))
 	v, err := time.ParseDuration(s)
 	if err != nil {
-		if durationForm.MatchString(s) {
+		if isDuration(s) {
 			if s[0] == '-' {
 				return 0, errNegative
 			}
