@@ -7,7 +7,10 @@
 // served is left to the packages above (see docs/architecture.md).
 package lanegate
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // Names of the two built-in lanes.
 const (
@@ -62,3 +65,11 @@ func ValidID(s string) bool {
 // Micro brings t to the form in which times are stored and compared: UTC with
 // microsecond precision (what PostgreSQL keeps), without a monotonic part.
 func Micro(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+
+// Count is a number with its noun, which takes an s for the plural: "1 job", "2 jobs".
+func Count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return strconv.Itoa(n) + " " + noun
+}

@@ -305,9 +305,19 @@ func (w Width) sentence(classes, all int, pool bool) string {
 		b.WriteString(", which is more: a start still waits until its units are free")
 	}
 	if pool && w.Undeclared > 0 {
-		fmt.Fprintf(&b, "; %d of %d classes declare no units and count as 1 of each pool resource", w.Undeclared, all)
+		b.WriteString("; " + undeclared(w.Undeclared, all) + " as 1 of each pool resource")
 	}
 	return b.String()
+}
+
+func undeclared(n, all int) string {
+	switch {
+	case all == 1:
+		return "the only class declares no units and counts"
+	case n == 1:
+		return fmt.Sprintf("1 of %d classes declares no units and counts", all)
+	}
+	return fmt.Sprintf("%d of %d classes declare no units and count", n, all)
 }
 
 func (s Sum) sentence() string {

@@ -112,6 +112,15 @@ func TestWidths(t *testing.T) {
 			},
 		},
 		{
+			name:    "one class that declares nothing",
+			classes: classes(newClass("s", "serial", nil), newClass("a", "parallel", db(7))),
+			want: Width{
+				InForce: 2, Auto: 2, Sums: []Sum{{"db", 15, 1, 0, 7, 2}}, Undeclared: 1,
+				Sentence: "(15 − 1 − 0) / 7 = 2 by db: capacity 15, 1 kept for serial, 7 per run; " +
+					"1 of 2 classes declares no units and counts as 1 of each pool resource",
+			},
+		},
+		{
 			name:    "a resource that is not declared",
 			classes: classes(newClass("a", "parallel", lanegate.Units{"gone": 2})),
 			want: Width{

@@ -49,10 +49,8 @@ func (a *App) banner(ctx context.Context, w io.Writer) error {
 
 func authLine(c *Config) string {
 	switch {
-	case len(c.Tokens) == 1:
-		return "1 token"
-	case len(c.Tokens) > 1:
-		return fmt.Sprintf("%d tokens", len(c.Tokens))
+	case len(c.Tokens) > 0:
+		return lanegate.Count(len(c.Tokens), "token")
 	case isLoopback(c.Listen):
 		return "no tokens: everybody on this machine may do everything, nobody else can connect"
 	}

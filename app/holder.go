@@ -27,11 +27,16 @@ func withHolderRuns(err error, database string) error {
 	if len(jobs) == 0 {
 		return err
 	}
+	return fmt.Errorf("%w; process %d still runs %s", err, pid, runsText(jobs))
+}
+
+// runsText counts and names the runs that a start waits for.
+func runsText(jobs []string) string {
 	list := strings.Join(jobs[:min(len(jobs), maxHolderRuns)], ", ")
 	if len(jobs) > maxHolderRuns {
 		list += ", …"
 	}
-	return fmt.Errorf("%w; process %d still runs %d jobs: %s", err, pid, len(jobs), list)
+	return lanegate.Count(len(jobs), "job") + ": " + list
 }
 
 // lockHolder is the process that wrote itself into the database's lock file last;

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -207,8 +208,18 @@ func TestWithHolderRuns(t *testing.T) {
 			}
 		}
 	}
-	if got := guardedJobs(proc, 42); len(got) != 1 || got[0] != job {
+	got := guardedJobs(proc, 42)
+	if len(got) != 1 || got[0] != job {
 		t.Errorf("jobs = %q, want the one of the guard under 42", got)
+	}
+	if text := runsText(got); text != "1 job: "+job {
+		t.Errorf("one run is told as %q", text)
+	}
+	if text := runsText([]string{"a", "b"}); text != "2 jobs: a, b" {
+		t.Errorf("two runs are told as %q", text)
+	}
+	if text := runsText(slices.Repeat([]string{"a"}, maxHolderRuns+1)); !strings.HasPrefix(text, "11 jobs: a, ") || !strings.HasSuffix(text, ", …") || strings.Count(text, "a") != maxHolderRuns {
+		t.Errorf("eleven runs are told as %q", text)
 	}
 	if got := guardedJobs(filepath.Join(proc, "none"), 42); got != nil {
 		t.Errorf("without /proc: %q", got)

@@ -47,7 +47,7 @@ func SplitItems(text []byte, member string, most int) ([][]byte, error) {
 		return nil, err
 	}
 	if len(items) == 0 || len(items) > most {
-		return nil, payloadError("bad_batch", "/"+member, fmt.Sprintf("must hold 1 to %d jobs", most))
+		return nil, payloadError("bad_batch", "/"+member, "must hold 1 to "+lanegate.Count(most, "job"))
 	}
 	return items, nil
 }

@@ -29,7 +29,7 @@ func CheckJSON(text []byte, maxDepth int, prefix string) error {
 			return jsonError(err, prefix)
 		}
 		if dec.StackDepth() > maxDepth {
-			return payloadError("too_deep", prefix, fmt.Sprintf("is nested deeper than %d levels", maxDepth))
+			return payloadError("too_deep", prefix, "is nested deeper than "+lanegate.Count(maxDepth, "level"))
 		}
 		if tok.Kind() == '"' && strings.IndexByte(tok.String(), 0) >= 0 {
 			return payloadError("nul_character", prefix+string(dec.StackPointer()), "contains U+0000, which can't be stored or passed to programs; remove it")

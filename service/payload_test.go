@@ -86,6 +86,15 @@ func TestCheckJSON(t *testing.T) {
 	}
 }
 
+func TestCheckJSONCountsItsLevels(t *testing.T) {
+	for most, want := range map[int]string{1: "is nested deeper than 1 level", 2: "is nested deeper than 2 levels"} {
+		e, ok := errors.AsType[*lanegate.Error](service.CheckJSON([]byte(strings.Repeat("[", 9)), most, ""))
+		if !ok || e.Fields[0].Detail != want {
+			t.Errorf("at most %d: %v, want %q", most, e, want)
+		}
+	}
+}
+
 func fieldText(e *lanegate.Error) string {
 	var b strings.Builder
 	for _, f := range e.Fields {
