@@ -153,8 +153,8 @@ func TestDuration(t *testing.T) {
 
 func TestDurationErrorsAreTrue(t *testing.T) {
 	for in, want := range map[string]string{
-		"99999999h": `"99999999h" is too long: at most 87840h, which is ten years`,
-		"87841h":    `"87841h" is too long: at most 87840h, which is ten years`,
+		"99999999h":                       `"99999999h" is too long: at most 87840h, which is ten years`,
+		"87841h":                          `"87841h" is too long: at most 87840h, which is ten years`,
 		strings.Repeat("9", 40) + ".5h1m": "is too long: at most 87840h",
 		"-99999999h":                      "must not be negative",
 		"-1ns":                            "must not be negative",
