@@ -33,7 +33,7 @@ func TestPauseByTheFile(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFixture(t, withFile)
-			got := ""
+			var got strings.Builder
 			for i, step := range tt.steps {
 				var err error
 				switch step {
@@ -47,7 +47,7 @@ func TestPauseByTheFile(t *testing.T) {
 					_, err = f.svc.ResumeClass(t.Context(), "c", admin)
 				}
 				f.must(err)
-				got += map[bool]string{true: "P", false: "."}[f.mustClass("c").Paused]
+				got.WriteString(map[bool]string{true: "P", false: "."}[f.mustClass("c").Paused])
 			}
 			var told []string
 			for _, e := range f.history("class:c") {
@@ -61,8 +61,8 @@ func TestPauseByTheFile(t *testing.T) {
 					t.Errorf("%+v does not say why", e)
 				}
 			}
-			if told := strings.Join(told, ", "); got != tt.want || told != tt.told {
-				t.Errorf("%s: %s, %s; want %s, %s", tt.steps, got, told, tt.want, tt.told)
+			if told := strings.Join(told, ", "); got.String() != tt.want || told != tt.told {
+				t.Errorf("%s: %s, %s; want %s, %s", tt.steps, got.String(), told, tt.want, tt.told)
 			}
 		})
 	}
