@@ -40,6 +40,9 @@ type Options struct {
 	// Parts reports the parts of the process for readiness and health.
 	Parts   func(ctx context.Context) []Part
 	Version string
+	// Draining says whether a stop has begun: new jobs are then refused with 503
+	// "draining", everything else is answered as ever. Default: never.
+	Draining func() bool
 	// Submits bounds how many submissions are worked on at once; more get 429
 	// while the reads keep their connections. Default 2048: the thousand of a full
 	// hour go in together, as they share commits.
@@ -87,16 +90,16 @@ type route struct {
 // compares the table with the served tree and with the specification.
 func (a *API) routes() []route {
 	return []route{
-		{"POST", "/jobs", RoleSubmit, a.submit},
-		{"POST", "/jobs/batch", RoleSubmit, a.submitBatch},
+		{"POST", "/jobs", RoleSubmit, a.unlessDraining(a.submit)},
+		{"POST", "/jobs/batch", RoleSubmit, a.unlessDraining(a.submitBatch)},
 		{"GET", "/jobs", RoleSubmit, a.listJobs},
 		{"GET", "/jobs/{id}", RoleSubmit, a.getJob},
 		{"GET", "/jobs/{id}/attempts", RoleSubmit, a.listAttempts},
 		{"GET", "/jobs/{id}/output", RoleSubmit, a.getOutput},
 		{"GET", "/jobs/{id}/wait", RoleSubmit, a.waitJob},
 		{"POST", "/jobs/{id}/cancel", RoleOperate, a.cancelJob},
-		{"POST", "/jobs/{id}/retry", RoleOperate, a.retryJob},
-		{"POST", "/jobs/{id}/run-next", RoleOperate, a.runNext},
+		{"POST", "/jobs/{id}/retry", RoleOperate, a.unlessDraining(a.retryJob)},
+		{"POST", "/jobs/{id}/run-next", RoleOperate, a.unlessDraining(a.runNext)},
 
 		{"GET", "/job-classes", RoleView, a.listClasses},
 		{"POST", "/job-classes", RoleAdmin, a.createClass},
@@ -156,6 +159,9 @@ func newAPI(o Options) *API {
 	}
 	if o.WriteTimeout == 0 {
 		o.WriteTimeout = writeTimeout
+	}
+	if o.Draining == nil {
+		o.Draining = func() bool { return false }
 	}
 	if o.Parts == nil {
 		o.Parts = func(context.Context) []Part { return nil }

@@ -46,6 +46,7 @@ type App struct {
 
 	reloading sync.Mutex    // one Reload at a time
 	stopping  chan struct{} // closed when a stop begins
+	leaving   chan struct{} // closed when its drain is over
 	hurry     chan struct{} // closed by StopNow
 	hurryOnce sync.Once
 }
@@ -61,7 +62,7 @@ func New(ctx context.Context, cfg Config, o Options) (_ *App, err error) {
 	if o.Out == nil {
 		o.Out = io.Discard
 	}
-	a := &App{opts: o, log: o.Log, stopping: make(chan struct{}), hurry: make(chan struct{})}
+	a := &App{opts: o, log: o.Log, stopping: make(chan struct{}), leaving: make(chan struct{}), hurry: make(chan struct{})}
 	a.closers.log = o.Log
 	a.cfg.Store(&cfg)
 	defer func() {

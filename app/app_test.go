@@ -254,6 +254,43 @@ func TestAppStop(t *testing.T) {
 			t.Errorf("job = %s", got.State)
 		}
 	})
+	t.Run("the API answers until the drain is over", func(t *testing.T) {
+		writeConfig(t, echoConfig)
+		g := newGateway(t, map[string]string{"drain": "wait"})
+		j := g.submit("wait", "null")
+		eventually(t, "the job runs", func() bool { return exists("started") })
+		g.stop()
+		eventually(t, "the stop began", func() bool { status, _ := g.do("GET", "/readyz", ""); return status == http.StatusServiceUnavailable })
+		if status, text := g.do("POST", "/jobs", `{"class":"echo"}`); status != http.StatusServiceUnavailable || !bytes.Contains(text, []byte(`"code":"draining"`)) {
+			t.Errorf("a new job during the drain: %d %s", status, text)
+		}
+		if got := g.job("GET", "/jobs/"+j.ID, "", http.StatusOK); got.State != lanegate.StateRunning {
+			t.Errorf("job = %s", got.State)
+		}
+		g.job("POST", "/jobs/"+j.ID+"/cancel", "", http.StatusOK)
+		if err := g.wait(); err != nil { // what it waited for has ended
+			t.Fatal(err)
+		}
+		if got := jobIn(t, j.ID); got.State != lanegate.StateCancelled {
+			t.Errorf("job = %s", got.State)
+		}
+		if _, err := http.Get("http://" + g.app.Addr() + "/livez"); err == nil {
+			t.Error("the stopped gateway still answers")
+		}
+	})
+	t.Run("with nothing running it takes no time", func(t *testing.T) {
+		writeConfig(t, echoConfig)
+		g := newGateway(t, map[string]string{"drain": "wait"})
+		g.ended(g.submit("echo", "1").ID)
+		began := time.Now()
+		g.stop()
+		if err := g.wait(); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("an idle gateway took %v to stop", took)
+		}
+	})
 	t.Run("a job that outlives it goes back and runs again", func(t *testing.T) {
 		writeConfig(t, echoConfig)
 		g := newGateway(t, map[string]string{"drain": "0s"})

@@ -32,10 +32,8 @@ func newHealth(a *App) *health { return &health{app: a, ping: a.svc.Ping} }
 // parts reports each part for readiness.
 func (h *health) parts(context.Context) []api.Part {
 	parts := []api.Part{h.database(), {Name: "migrations", OK: true}, h.workerPart()}
-	select {
-	case <-h.app.stopping:
+	if h.app.isStopping() {
 		parts = append(parts, api.Part{Name: "stop", Detail: "this process is stopping and takes no new work"})
-	default:
 	}
 	return parts
 }

@@ -30,7 +30,7 @@ func (a *App) buildServer(cfg Config) error {
 	h := api.New(api.Options{
 		Service: a.svc, Log: a.log, Registry: registry, Tokens: tokens,
 		MaxPayload: int64(cfg.Limits.Payload), MaxBatch: int64(cfg.Limits.Batch), MaxDepth: cfg.Limits.Depth,
-		Parts: a.health.parts, Version: a.opts.Version,
+		Parts: a.health.parts, Version: a.opts.Version, Draining: a.isStopping,
 	})
 	h = a.endWaits(h)
 	if cfg.MetricsPublic {
@@ -107,19 +107,24 @@ func clientAddress(next http.Handler, trusted []netip.Prefix) http.Handler {
 	}))
 }
 
-// endWaits cuts long polls off when a stop begins, since they would hold it up
-// for minutes, and answers them so that clients ask again.
+// endWaits cuts long polls off when a stop begins, so that clients ask another
+// replica, or again. One that is asked for during the stop lasts until the drain
+// is over: it may learn of the very job that the stop waits for.
 func (a *App) endWaits(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet || !strings.HasSuffix(strings.TrimSuffix(r.URL.Path, "/"), "/wait") {
 			next.ServeHTTP(w, r)
 			return
 		}
+		end := a.stopping
+		if a.isStopping() {
+			end = a.leaving
+		}
 		ctx, cancel := context.WithCancelCause(r.Context())
 		defer cancel(nil)
 		go func() {
 			select {
-			case <-a.stopping:
+			case <-end:
 				cancel(api.ErrStopping)
 			case <-ctx.Done():
 			}

@@ -22,41 +22,68 @@ import (
 	"github.com/lanegate/lanegate/worker"
 )
 
-// Long polls must not hold up a stop; other requests must not be cut off by it.
-func TestEndWaits(t *testing.T) {
-	a := &App{stopping: make(chan struct{})}
+// heldRequest is a request whose handler waits, as a long poll does, until it is
+// told to finish or its context ends.
+type heldRequest struct {
+	finish chan struct{}
+	answer chan *httptest.ResponseRecorder
+	cause  chan error // why its context ended, if it did
+}
+
+// hold sends a request through wrap and returns once its handler waits.
+func hold(wrap func(http.Handler) http.Handler, path string) heldRequest {
+	held := heldRequest{make(chan struct{}), make(chan *httptest.ResponseRecorder, 1), make(chan error, 1)}
 	arrived := make(chan struct{})
-	finish := make(chan struct{})
-	h := a.endWaits(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		arrived <- struct{}{}
+	h := wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(arrived)
 		select {
 		case <-r.Context().Done(): // the API tells a stop from a client that left by the cause
-			if !errors.Is(context.Cause(r.Context()), api.ErrStopping) {
-				t.Errorf("cut off with cause %v", context.Cause(r.Context()))
-			}
-		case <-finish:
+			held.cause <- context.Cause(r.Context())
+		case <-held.finish:
 			io.WriteString(w, "done")
 		}
 	}))
-	serve := func(path string) <-chan *httptest.ResponseRecorder {
-		out := make(chan *httptest.ResponseRecorder, 1)
+	go func() {
 		rec := httptest.NewRecorder()
-		go func() {
-			h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
-			out <- rec
-		}()
-		<-arrived
-		return out
+		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		held.answer <- rec
+	}()
+	<-arrived
+	return held
+}
+
+// Long polls must not hold up a stop; other requests must not be cut off by it,
+// and polls that are asked for while it waits for running jobs last until then.
+func TestEndWaits(t *testing.T) {
+	a := &App{stopping: make(chan struct{}), leaving: make(chan struct{})}
+	wantDraining := func(what string, held heldRequest) {
+		t.Helper()
+		rec := <-held.answer
+		if cause := <-held.cause; !errors.Is(cause, api.ErrStopping) {
+			t.Errorf("%s was cut off with cause %v", what, cause)
+		}
+		if rec.Code != http.StatusServiceUnavailable || rec.Header().Get("Retry-After") != "5" || !strings.Contains(rec.Body.String(), `"code":"draining"`) {
+			t.Errorf("%s got %d %v %s", what, rec.Code, rec.Header(), rec.Body)
+		}
 	}
-	poll, other := serve("/jobs/x/wait?timeout=5m"), serve("/jobs/x")
+	wantDone := func(what string, rec *httptest.ResponseRecorder) {
+		t.Helper()
+		if rec.Code != http.StatusOK || rec.Body.String() != "done" {
+			t.Errorf("%s got %d %s", what, rec.Code, rec.Body)
+		}
+	}
+	poll, other := hold(a.endWaits, "/jobs/x/wait?timeout=5m"), hold(a.endWaits, "/jobs/x")
 	close(a.stopping)
-	if rec := <-poll; rec.Code != http.StatusServiceUnavailable || rec.Header().Get("Retry-After") != "5" || !strings.Contains(rec.Body.String(), `"code":"draining"`) {
-		t.Errorf("the poll got %d %v %s", rec.Code, rec.Header(), rec.Body)
-	}
-	close(finish)
-	if rec := <-other; rec.Code != http.StatusOK || rec.Body.String() != "done" {
-		t.Errorf("the other request got %d %s", rec.Code, rec.Body)
-	}
+	wantDraining("the poll", poll)
+
+	late, later := hold(a.endWaits, "/jobs/x/wait"), hold(a.endWaits, "/jobs/y/wait/")
+	close(late.finish)
+	wantDone("a poll of the drain whose job ends", <-late.answer)
+	close(a.leaving)
+	wantDraining("a poll at the drain's end", later)
+
+	close(other.finish)
+	wantDone("the other request", <-other.answer)
 }
 
 func TestClientAddress(t *testing.T) {

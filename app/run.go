@@ -12,10 +12,11 @@ import (
 	"github.com/lanegate/lanegate/worker/runner"
 )
 
-// Run serves until ctx ends, then stops in order: readiness says no, no job is
-// started any more, requests end, running jobs get the drain time, the rest is
-// stopped and goes back to its place, the worker leaves, the database closes.
-// It returns nil after a stop that was asked for.
+// Run serves until ctx ends, then stops in order: readiness says no, long polls
+// are answered, no job is accepted or started any more; running jobs get the
+// drain time while the API goes on answering everything else; the rest is stopped
+// and goes back to its place, the worker leaves; requests end, the database
+// closes. It returns nil after a stop that was asked for.
 func (a *App) Run(ctx context.Context) error {
 	// A stop that has come already is a stop, not a failure to start.
 	if err := a.banner(context.WithoutCancel(ctx), a.opts.Out); err != nil {
@@ -37,9 +38,16 @@ func (a *App) Run(ctx context.Context) error {
 			cancel(fmt.Errorf("serve HTTP on %s: %w", a.Addr(), err))
 		}
 	})
-	parts.Go(func() { a.work(ctx) })
+	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
 	parts.Go(func() {
 		<-ctx.Done()
+		a.beginStop(context.WithoutCancel(ctx))
+		stopWork()
+	})
+	parts.Go(func() {
+		a.work(working)
+		<-working.Done()
 		a.stopServing(context.WithoutCancel(ctx))
 	})
 	parts.Wait()
@@ -53,10 +61,27 @@ func (a *App) Run(ctx context.Context) error {
 	return err
 }
 
-// stopServing takes the gateway off its clients.
-func (a *App) stopServing(ctx context.Context) {
+// beginStop tells clients that this process is stopping: readiness says no, long
+// polls are answered, and new jobs are refused.
+func (a *App) beginStop(ctx context.Context) {
 	a.log.InfoContext(ctx, "stopping", "running", a.worker.Running(), "drain", worker.DrainText(a.config().Drain))
 	close(a.stopping)
+}
+
+// isStopping says whether a stop has begun.
+func (a *App) isStopping() bool {
+	select {
+	case <-a.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// stopServing takes the gateway off its clients. It comes after the drain, so
+// that people can see and cancel what the stop waits for.
+func (a *App) stopServing(ctx context.Context) {
+	close(a.leaving)
 	ctx, cancel := context.WithTimeout(ctx, httpDrain)
 	defer cancel()
 	go func() {

@@ -22,7 +22,7 @@ func (c *serveCmd) define() { c.flags, c.Plugins = newSettingFlags() }
 
 // Help implements kong.HelpProvider.
 func (serveCmd) Help() string {
-	return `Signals: TERM or INT stops (new starts end, requests finish, running jobs get --drain, then go back to their place); a second one stops the runs at once; a third ends the process, and the runs' guards end them. HUP reads the config file again: commands, classes, lanes and resources; a file with faults changes nothing.
+	return `Signals: TERM or INT stops (no job is accepted or started any more, running jobs get --drain, then go back to their place; everything else is answered meanwhile); a second one stops the runs at once; a third ends the process, and the runs' guards end them. HUP reads the config file again: commands, classes, lanes and resources; a file with faults changes nothing.
 
 Standard output has the start-up lines, standard error the log.
 
