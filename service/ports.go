@@ -153,7 +153,8 @@ type AdmissionStore interface {
 	Snapshot(ctx context.Context) (admission.Input, error)
 	// EndAttempt records an outcome, the job's next state and the run log row in one
 	// transaction; concurrent calls share commits. ErrLateWrite when the fence does
-	// not match an attempt without an outcome.
+	// not match an attempt without an outcome. A writer whose commit was not
+	// confirmed repeats it: if the first did land, the answer is Ended.Repeated.
 	EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.Ending) (Ended, error)
 }
 
@@ -162,6 +163,10 @@ type Ended struct {
 	Attempt    lanegate.Attempt
 	Job        lanegate.Job
 	Settlement lanegate.Settlement
+	// Repeated: this very outcome was recorded by this very fence before, and
+	// nothing was changed. Job is as it stands now, perhaps in a later attempt;
+	// Settlement is empty.
+	Repeated bool
 }
 
 // WorkerInfo is a worker process's row.

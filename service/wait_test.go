@@ -20,6 +20,8 @@ type memStore struct {
 	mu    sync.Mutex
 	state lanegate.State
 	looks int
+	// repeated: EndAttempt finds the outcome recorded already.
+	repeated bool
 }
 
 const theJob = "0193a0c0-0000-7000-8000-000000000001"
@@ -50,7 +52,9 @@ func (s *memStore) ended(o lanegate.Outcome, state lanegate.State) service.Ended
 }
 
 func (s *memStore) EndAttempt(context.Context, lanegate.Fence, lanegate.Ending) (service.Ended, error) {
-	return s.ended(lanegate.Succeeded, lanegate.StateSucceeded), nil
+	ended := s.ended(lanegate.Succeeded, lanegate.StateSucceeded)
+	ended.Repeated = s.repeated
+	return ended, nil
 }
 
 func (s *memStore) LeaveWorker(context.Context, string) ([]service.Ended, error) {
@@ -95,6 +99,11 @@ func TestWaitReturnsWhenTheJobEnds(t *testing.T) {
 		took time.Duration
 	}{
 		{"its attempt ends", func(svc *service.Service, _ *memStore) error {
+			_, err := svc.EndAttempt(ctx, lanegate.Fence{}, lanegate.Ending{})
+			return err
+		}, lanegate.StateSucceeded, 2500 * time.Millisecond},
+		{"its outcome is written again, as the first commit was not confirmed", func(svc *service.Service, s *memStore) error {
+			s.repeated = true
 			_, err := svc.EndAttempt(ctx, lanegate.Fence{}, lanegate.Ending{})
 			return err
 		}, lanegate.StateSucceeded, 2500 * time.Millisecond},

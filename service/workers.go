@@ -49,7 +49,9 @@ func (s *Service) Admit(ctx context.Context, ask Ask) (Admitted, error) {
 }
 
 // EndAttempt records an outcome. lanegate.ErrLateWrite means that the attempt
-// already has one: it is counted and logged here, and nothing was changed.
+// already has one: it is counted and logged here, and nothing was changed. A
+// repeat whose first commit was not confirmed but did land is no late write: what
+// follows from the outcome follows now, as nobody was told then.
 func (s *Service) EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.Ending) (Ended, error) {
 	ended, err := s.store.EndAttempt(ctx, f, e)
 	if err != nil {
@@ -58,6 +60,9 @@ func (s *Service) EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.E
 			s.log.WarnContext(ctx, "late write refused", "job", f.Job, "attempt", f.Number, "outcome", e.Outcome)
 		}
 		return ended, err
+	}
+	if ended.Repeated {
+		s.log.InfoContext(ctx, "the outcome had been recorded although its commit was not confirmed", "job", f.Job, "attempt", f.Number)
 	}
 	s.ended(ctx, ended)
 	return ended, nil

@@ -64,6 +64,55 @@ func TestLateWriteIsCounted(t *testing.T) {
 	}
 }
 
+// unconfirmed is a store whose first outcome is committed without its answer
+// arriving, as happens when the connection breaks in the commit.
+type unconfirmed struct {
+	service.Store
+	broke bool
+}
+
+func (s *unconfirmed) EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.Ending) (service.Ended, error) {
+	ended, err := s.Store.EndAttempt(ctx, f, e)
+	if err == nil && !s.broke {
+		s.broke = true
+		return service.Ended{}, lanegate.ErrOutcomeUnknown
+	}
+	return ended, err
+}
+
+// Invariant 6: an outcome whose commit was not confirmed is written again. When
+// the first did land, the second is no late write, and what follows from the
+// outcome follows once.
+func TestRepeatedOutcomeIsNoLateWrite(t *testing.T) {
+	f := newFixture(t, func(s *setup) {
+		s.wrap = func(inner service.Store) service.Store { return &unconfirmed{Store: inner} }
+	})
+	f.mustPut("c", execSpec())
+	f.mustWorker("w", 1)
+	job := f.mustSubmit("c").ID
+	fence := f.mustStart("w", 1, job)[job]
+	f.bell.heard()
+	own := lanegate.Ending{Outcome: lanegate.Succeeded, Duration: time.Minute}
+	_, err := f.svc.EndAttempt(t.Context(), fence, own)
+	wantError(t, err, lanegate.ErrOutcomeUnknown)
+	if got := f.bell.heard(); got != nil {
+		t.Errorf("rang %v for an outcome that nobody confirmed", got)
+	}
+	ended := f.mustEnd(fence, own)
+	if !ended.Repeated || ended.Job.State != lanegate.StateSucceeded {
+		t.Errorf("ended = %+v", ended)
+	}
+	if got := f.bell.heard(); !slices.Equal(got, []string{lanegate.LaneSerial}) {
+		t.Errorf("rang %v: the freed slot is for others", got)
+	}
+	if late, counted := f.metric("lanegate_late_writes_total"), f.metric("lanegate_attempts_finished_total", "class=c", "outcome=succeeded"); late != 0 || counted != 1 {
+		t.Errorf("%v late writes and %v successes counted, want none and one", late, counted)
+	}
+	if n := f.logs.count("late write refused"); n != 0 {
+		t.Errorf("%d late writes logged", n)
+	}
+}
+
 // While parallel isn't served its classes run in serial: counted and alarmed.
 func TestFallbackIsCounted(t *testing.T) {
 	f := newFixture(t)

@@ -92,7 +92,8 @@ VALUES ($1, $2, $3, $4, $5, $6)`
 
 // endAttempt records an outcome: attempt, job, result, output and run log row,
 // all in t. (job, number, token) is the fence: once an attempt has an outcome,
-// every other writer matches no row and gets ErrLateWrite.
+// every other writer matches no row and gets ErrLateWrite; who repeats the very
+// write that was recorded is told so.
 func (t *tx) endAttempt(f lanegate.Fence, e lanegate.Ending, estimated bool) (service.Ended, error) {
 	var none service.Ended
 	job, err := t.lockJob(f.Job)
@@ -109,7 +110,7 @@ func (t *tx) endAttempt(f lanegate.Fence, e lanegate.Ending, estimated bool) (se
 		return none, fmt.Errorf("end attempt %d of job %s: %w", f.Number, f.Job, err)
 	}
 	if !found {
-		return none, lanegate.ErrLateWrite
+		return t.repeated(f, e, job)
 	}
 	settled, err := t.settle(&job, e)
 	if err != nil {
@@ -122,6 +123,34 @@ func (t *tx) endAttempt(f lanegate.Fence, e lanegate.Ending, estimated bool) (se
 		return none, err
 	}
 	return service.Ended{Attempt: row.attempt(), Job: job.job(), Settlement: settled}, nil
+}
+
+const sqlGetAttempt = `
+SELECT ` + attemptColumns + `
+  FROM attempts
+ WHERE job_id = $1 AND number = $2 AND token = $3`
+
+// repeated answers a write that changed no row. A writer whose commit was not
+// confirmed writes again: when all that is stored is what it reports, the first
+// write was its own and stands. Outcomes that others recorded differ at least in
+// the duration, which the writer alone has measured. job is locked.
+func (t *tx) repeated(f lanegate.Fence, e lanegate.Ending, job jobRow) (service.Ended, error) {
+	var row attemptRow
+	found, err := t.get(&row, sqlGetAttempt, f.Job, f.Number, f.Token)
+	if err != nil {
+		return service.Ended{}, fmt.Errorf("look for the outcome of attempt %d of job %s: %w", f.Number, f.Job, err)
+	}
+	if !found || !row.recorded(e) {
+		return service.Ended{}, lanegate.ErrLateWrite
+	}
+	return service.Ended{Attempt: row.attempt(), Job: job.job(), Repeated: true}, nil
+}
+
+// recorded says whether the row holds e as a writer of its own reported it.
+func (r attemptRow) recorded(e lanegate.Ending) bool {
+	sameCode := r.ExitCode == nil && e.ExitCode == nil || r.ExitCode != nil && e.ExitCode != nil && *r.ExitCode == *e.ExitCode
+	return r.Outcome != nil && *r.Outcome == e.Outcome && !r.Estimated && r.Duration == e.Duration && sameCode &&
+		r.Error == text(e.Error) && r.Signal == text(e.Signal) && r.Status == e.Status
 }
 
 // settle moves the job to where the outcome leads by its class's policy; a class

@@ -153,6 +153,79 @@ var outcomeCases = []testCase{
 		}
 		equal(e, "run log rows", len(e.runLog("")), 1)
 	}},
+	{"a writer that repeats its own outcome is told that it stands", func(e *env) {
+		e.class("c", attempts(3, time.Hour))
+		w := e.worker()
+		one, three := 1, 3
+		for name, own := range map[string]lanegate.Ending{
+			"success":     {Outcome: lanegate.Succeeded, Duration: 90*time.Second + 1, Result: []byte(`1`), Output: lanegate.Output{Head: "o", Bytes: 1}},
+			"failure":     {Outcome: lanegate.Failed, Duration: time.Second, Error: "a\x00b", ExitCode: &three},
+			"interrupted": {Outcome: lanegate.Interrupted, Duration: time.Second, Error: "why", Signal: "SIGTERM"},
+			"http":        {Outcome: lanegate.Failed, Duration: time.Second, Error: "why", Status: 500},
+		} {
+			id := e.submit("c").Job.ID
+			g := e.start(w, id)[0]
+			f := g.Attempt.Fence()
+			first := e.endAs(g, own)
+			equal(e, name+": repeated at first", first.Repeated, false)
+			rows := len(e.runLog(""))
+			again, err := e.s.EndAttempt(e.ctx(), f, own)
+			e.must(err)
+			equal(e, name+": repeated", again.Repeated, true)
+			if diff := cmp.Diff(first.Attempt, again.Attempt); diff != "" {
+				e.Errorf("%s: attempt (-first +again):\n%s", name, diff)
+			}
+			if diff := cmp.Diff(first.Job, again.Job); diff != "" {
+				e.Errorf("%s: job (-first +again):\n%s", name, diff)
+			}
+			equal(e, name+": run log rows", len(e.runLog("")), rows)
+			// Whatever differs is another's write and comes too late.
+			others := map[string]func(*lanegate.Ending){
+				"outcome":  func(o *lanegate.Ending) { o.Outcome = lanegate.TimedOut },
+				"duration": func(o *lanegate.Ending) { o.Duration++ },
+				"error":    func(o *lanegate.Ending) { o.Error += "!" },
+				"code":     func(o *lanegate.Ending) { o.ExitCode = &one },
+				"signal":   func(o *lanegate.Ending) { o.Signal = "SIGKILL" },
+				"status":   func(o *lanegate.Ending) { o.Status = 502 },
+			}
+			for what, differ := range others {
+				o := own
+				differ(&o)
+				if _, err := e.s.EndAttempt(e.ctx(), f, o); !errors.Is(err, lanegate.ErrLateWrite) {
+					e.Errorf("%s with another %s: error = %v, want a late write", name, what, err)
+				}
+			}
+			if _, err := e.s.Cancel(e.ctx(), id, "test"); err != nil && !errors.Is(err, lanegate.ErrJobFinal) {
+				e.Error(err)
+			}
+		}
+	}},
+	{"a repeated outcome says where the job is now", func(e *env) {
+		e.class("c")
+		id := e.submit("c").Job.ID
+		w := e.worker()
+		g := e.start(w, id)[0]
+		own := lanegate.Ending{Outcome: lanegate.Interrupted, Duration: time.Second, Error: "why"}
+		e.endAs(g, own)
+		e.start(w, id)
+		again, err := e.s.EndAttempt(e.ctx(), g.Attempt.Fence(), own)
+		e.must(err)
+		equal(e, "repeated", again.Repeated, true)
+		equal(e, "state", again.Job.State, lanegate.StateRunning)
+		equal(e, "attempt", again.Attempt.Number, 1)
+		equal(e, "in flight", e.inFlight(), 1)
+	}},
+	{"a loss that the reaper recorded is not the writer's own", func(e *env) {
+		e.class("c")
+		id := e.submit("c").Job.ID
+		w := e.worker()
+		f := e.start(w, id)[0].Attempt.Fence()
+		ended, err := e.s.ReapWorker(e.ctx(), w, 0)
+		e.must(err)
+		a := ended[0].Attempt
+		_, err = e.s.EndAttempt(e.ctx(), f, lanegate.Ending{Outcome: lanegate.Lost, Duration: a.Duration, Error: a.Error})
+		e.wantErr(err, lanegate.ErrLateWrite)
+	}},
 	{"C16 a reaper between read and write overwrites neither a completion nor a newer attempt", func(e *env) {
 		e.class("c")
 		id := e.submit("c").Job.ID
@@ -212,7 +285,8 @@ var outcomeCases = []testCase{
 		wins := map[string]int{}
 		e.together(32, func(i int) error {
 			g := res.Grants[i/2]
-			_, err := e.s.EndAttempt(e.ctx(), g.Attempt.Fence(), lanegate.Ending{Outcome: lanegate.Succeeded})
+			// Two writers, not one that repeats itself: they measured different times.
+			_, err := e.s.EndAttempt(e.ctx(), g.Attempt.Fence(), lanegate.Ending{Outcome: lanegate.Succeeded, Duration: time.Duration(i + 1)})
 			if errors.Is(err, lanegate.ErrLateWrite) {
 				return nil
 			}
