@@ -208,23 +208,61 @@ func TestFenceEndsTheRunBeforeTheDeadline(t *testing.T) {
 		{"deaf", `trap '' TERM; echo $$ > $PIDS; while :; do sleep 0.05; done`, "SIGKILL"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e := newScript(t, tt.script)
-			e.opts.Grace = time.Second
-			clock := NewLeaseClock()
-			deadline := Boottime() + 2*time.Second
-			clock.Renew(deadline)
-			r := e.start(t, t.Context(), clock, nil)
-			eventuallyGone(t, readPIDs(t, r.pids, 1))
-			if now := Boottime(); now > deadline {
-				t.Errorf("the command was gone %v after its deadline", now-deadline)
-			}
-			end := r.wait(t)
-			wantOutcome(t, end, lanegate.Interrupted)
-			if end.Signal != tt.signal || !strings.Contains(end.Error, "lease") {
-				t.Errorf("signal %q, error %q", end.Signal, end.Error)
+			// A machine that is too busy to wake anybody in time wakes the guard late,
+			// too: such a run says nothing, and another is tried.
+			for tries := 1; !fencedInTime(t, tt.script, tt.signal); tries++ {
+				if tries == 10 {
+					t.Fatal("the machine was never quiet enough to judge a deadline")
+				}
 			}
 		})
 	}
+}
+
+// fencedInTime lets a lease run out under a script that has started, and fails the
+// test unless the guard ended it by the signal within the last grace before the
+// deadline. It reports false where this process itself was woken so late that
+// nothing can be said.
+func fencedInTime(t *testing.T, script, signal string) bool {
+	t.Helper()
+	const grace = 2 * time.Second
+	const margin = grace / 10 // how long before the deadline KILL is due
+	e := newScript(t, script)
+	e.opts.Grace = grace
+	clock := NewLeaseClock()
+	var deadline time.Duration
+	renew := func() {
+		deadline = Boottime() + grace + time.Second
+		clock.Renew(deadline)
+	}
+	renew()
+	r := e.start(t, t.Context(), clock, nil)
+	eventually(t, "the command to have started", func() bool {
+		renew() // however long that takes: the lease runs out under the command, not before it
+		text, err := os.ReadFile(r.pids)
+		return err == nil && strings.HasSuffix(string(text), "\n")
+	})
+	stalls := watchStalls()
+	eventuallyGone(t, readPIDs(t, r.pids, 1))
+	gone := Boottime()
+	stalled := stalls.longest()
+	end := r.wait(t)
+	wantOutcome(t, end, lanegate.Interrupted)
+	if !strings.Contains(end.Error, "lease") {
+		t.Errorf("error %q", end.Error)
+	}
+	late, early := gone > deadline, gone < deadline-grace
+	if stalled > margin/2 && (late || early || end.Signal != signal) {
+		t.Logf("inconclusive: woken up to %v late, gone %v before the deadline by %s", stalled, deadline-gone, end.Signal)
+		return false
+	}
+	if late || early {
+		t.Errorf("the command was gone %v before its deadline, want within the last %v", deadline-gone, grace)
+	}
+	if end.Signal != signal {
+		t.Errorf("ended by %s, want %s", end.Signal, signal)
+	}
+	return true
 }
 
 func TestRenewalsKeepTheRunAlive(t *testing.T) {

@@ -46,6 +46,38 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// stallWatch measures how late a goroutine is woken that asks for it every few
+// milliseconds: what a busy machine costs anybody who has to act in time.
+type stallWatch struct {
+	stop, done chan struct{}
+	worst      time.Duration // readable after done
+}
+
+func watchStalls() *stallWatch {
+	s := &stallWatch{stop: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		const every = 5 * time.Millisecond
+		for {
+			asked := time.Now()
+			select {
+			case <-s.stop:
+				return
+			case <-time.After(every):
+			}
+			s.worst = max(s.worst, time.Since(asked)-every)
+		}
+	}()
+	return s
+}
+
+// longest ends the watch.
+func (s *stallWatch) longest() time.Duration {
+	close(s.stop)
+	<-s.done
+	return s.worst
+}
+
 func newOrphans(t testing.TB) *Orphans {
 	t.Helper()
 	o, err := BecomeSubreaper()
