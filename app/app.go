@@ -129,7 +129,7 @@ func (a *App) buildService(cfg Config) {
 		Store: a.store, Doorbell: queue.NewLocal(), Commands: a.runners.catalogue, Log: a.log, Metrics: a.metrics,
 		ConfigFile: cfg.File, DefaultTarget: cfg.DefaultTarget,
 		MaxPayload: cfg.Limits.Payload, MaxDepth: cfg.Limits.Depth,
-		KeepJobs: cfg.Retention.Jobs, KeepRunLog: cfg.Retention.RunLog,
+		KeepJobs: cfg.Retention.Jobs, KeepRunLog: cfg.Retention.RunLog, Lease: cfg.Lease,
 	})
 }
 

@@ -127,6 +127,7 @@ var (
 	descLaneAvailable = gauge("lanegate_lane_available", "1 while the lane is available, else 0.", "lane")
 	descLaneCommitted = gauge("lanegate_lane_overcommitted", "1 while the lane's explicit width is above the arithmetic, else 0.", "lane")
 	descOldestRunning = gauge("lanegate_oldest_running_seconds", "Age of the lane's oldest attempt in flight.", "lane")
+	descWithoutBeat   = gauge("lanegate_lane_in_flight_without_beat", "Attempts in flight in the lane whose worker is gone or shows no beat for a lease.", "lane")
 	descClassInFlight = gauge("lanegate_class_in_flight", "Attempts in flight of the class.", "class")
 	descClassOverdue  = gauge("lanegate_class_overdue_runs", "Attempts of the class running longer than warn_after.", "class")
 	descResourceUse   = gauge("lanegate_resource_in_use", "Units of the resource in use.", "resource")
@@ -139,7 +140,7 @@ var (
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descLaneInFlight, descLaneWidth, descLaneQueued, descLaneOldest, descLaneAvailable, descLaneCommitted,
-		descOldestRunning, descClassInFlight, descClassOverdue, descResourceUse, descResourceCap, descLastSuccess, descStale,
+		descOldestRunning, descWithoutBeat, descClassInFlight, descClassOverdue, descResourceUse, descResourceCap, descLastSuccess, descStale,
 	} {
 		ch <- d
 	}
@@ -163,7 +164,12 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.NewInvalidMetric(descLaneQueued, err)
 		return
 	}
-	collectLanes(ch, in, lines)
+	silent, err := c.s.store.Silent(ctx, c.s.opts.Lease)
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(descWithoutBeat, err)
+		return
+	}
+	collectLanes(ch, in, lines, silent)
 	for _, r := range resourceViews(in) {
 		emit(ch, descResourceUse, float64(r.InUse), r.Name)
 		emit(ch, descResourceCap, float64(r.Capacity), r.Name)
@@ -187,7 +193,7 @@ func boolValue(b bool) float64 {
 	return 0
 }
 
-func collectLanes(ch chan<- prometheus.Metric, in admission.Input, lines []ClassLine) {
+func collectLanes(ch chan<- prometheus.Metric, in admission.Input, lines []ClassLine, silent map[string]int) {
 	for _, l := range laneViews(in, lines) {
 		emit(ch, descLaneInFlight, float64(l.InFlight), l.Name)
 		emit(ch, descLaneWidth, float64(l.Width.InForce), l.Name)
@@ -200,6 +206,7 @@ func collectLanes(ch chan<- prometheus.Metric, in admission.Input, lines []Class
 			oldest = max(oldest, in.Now.Sub(r.StartedAt))
 		}
 		emit(ch, descOldestRunning, oldest.Seconds(), l.Name)
+		emit(ch, descWithoutBeat, float64(silent[l.Name]), l.Name)
 	}
 }
 

@@ -75,6 +75,10 @@ lanegate_lane_available{lane="serial"} 1
 # TYPE lanegate_lane_in_flight gauge
 lanegate_lane_in_flight{lane="parallel"} 1
 lanegate_lane_in_flight{lane="serial"} 1
+# HELP lanegate_lane_in_flight_without_beat Attempts in flight in the lane whose worker is gone or shows no beat for a lease.
+# TYPE lanegate_lane_in_flight_without_beat gauge
+lanegate_lane_in_flight_without_beat{lane="parallel"} 1
+lanegate_lane_in_flight_without_beat{lane="serial"} 1
 # HELP lanegate_lane_oldest_queued_seconds Longest wait among the lane's due jobs.
 # TYPE lanegate_lane_oldest_queued_seconds gauge
 lanegate_lane_oldest_queued_seconds{lane="parallel"} 0
@@ -120,6 +124,40 @@ lanegate_resource_in_use{resource="db"} 9
 			t.Errorf("%s: %v observed, want %v", name, got, n)
 		}
 	}
+}
+
+// C17: attempts that sit in running unseen are seen: the lane's gauge rises when
+// their worker has shown no beat for a lease, and falls when it beats again, or
+// when they were reclaimed.
+func TestAttemptsWithoutABeatAreShown(t *testing.T) {
+	f := newFixture(t, func(s *setup) { s.options.Lease = 20 * time.Second })
+	f.mustPut("c", execSpec())
+	f.mustWorker("w", 1)
+	f.mustStart("w", 1, f.mustSubmit("c").ID)
+	want := func(n float64) {
+		t.Helper()
+		if got := f.metric("lanegate_lane_in_flight_without_beat", "lane=serial"); got != n {
+			t.Errorf("%v attempts without a beat, want %v", got, n)
+		}
+		if got := f.metric("lanegate_lane_in_flight_without_beat", "lane=parallel"); got != 0 {
+			t.Errorf("%v in the other lane", got)
+		}
+	}
+	want(0)
+	f.clock.advance(20 * time.Second)
+	want(0)
+	f.clock.advance(time.Second)
+	want(1)
+	_, err := f.svc.Beat(t.Context(), "w")
+	f.must(err)
+	want(0)
+	f.clock.advance(91 * 24 * time.Hour)
+	want(1)
+	if age := f.metric("lanegate_oldest_running_seconds", "lane=serial"); age < (91 * 24 * time.Hour).Seconds() {
+		t.Errorf("the oldest run is %v s old", age)
+	}
+	f.must(f.svc.ReapWorker(t.Context(), "w", 1))
+	want(0)
 }
 
 func TestMetricsAreWellFormed(t *testing.T) {
@@ -229,7 +267,7 @@ func TestDeletedClassLeavesNoSeries(t *testing.T) {
 
 // A database that doesn't answer makes the scrape fail, rather than show zeroes.
 func TestScrapeFailsVisibly(t *testing.T) {
-	for _, broken := range []string{"snapshot", "lines", "successes"} {
+	for _, broken := range []string{"snapshot", "lines", "silent", "successes"} {
 		t.Run(broken, func(t *testing.T) {
 			f := newFixture(t, func(s *setup) {
 				s.wrap = func(real service.Store) service.Store { return &brokenStore{Store: real, broken: broken} }
@@ -259,6 +297,13 @@ func (s *brokenStore) Lines(ctx context.Context) ([]service.ClassLine, error) {
 		return nil, lanegate.ErrUnavailable
 	}
 	return s.Store.Lines(ctx)
+}
+
+func (s *brokenStore) Silent(ctx context.Context, older time.Duration) (map[string]int, error) {
+	if s.broken == "silent" {
+		return nil, lanegate.ErrUnavailable
+	}
+	return s.Store.Silent(ctx, older)
 }
 
 func (s *brokenStore) LastSuccess(ctx context.Context) (map[string]time.Time, error) {

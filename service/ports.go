@@ -196,6 +196,11 @@ type WorkerStore interface {
 	UpdateWorker(ctx context.Context, w WorkerInfo) error
 	// Beat counts the worker's beat up and lists its attempts. ErrWorkerGone.
 	Beat(ctx context.Context, worker string) ([]Held, error)
+	// Silent counts, per lane, the attempts in flight that nobody vouches for: the
+	// worker's row has ended, is missing or shows no beat for longer than older, or
+	// a detached attempt's heartbeat is overdue. It is for people: by the database's
+	// clock, while death is declared by observation. Lanes without any are left out.
+	Silent(ctx context.Context, older time.Duration) (map[string]int, error)
 	// LeaveWorker ends the worker's row; its remaining attempts, if any, become lost.
 	LeaveWorker(ctx context.Context, worker string) ([]Ended, error)
 	// LiveWorkers lists the rows that have not ended.

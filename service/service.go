@@ -40,6 +40,9 @@ type Options struct {
 	// Retention of finished jobs and of run log rows (defaults 30 and 90 days).
 	KeepJobs   time.Duration
 	KeepRunLog time.Duration
+	// Lease is how long a worker's beat may stand still before its attempts are
+	// shown as silent (default DefaultLease).
+	Lease time.Duration
 }
 
 // Service carries out the use cases. It is safe for concurrent use.
@@ -64,6 +67,7 @@ const (
 	MaxBatchItems     = 1000
 	DefaultKeepJobs   = 30 * 24 * time.Hour
 	DefaultKeepRunLog = 90 * 24 * time.Hour
+	DefaultLease      = 60 * time.Second
 	// MinKeepJobs keeps idempotency keys alive for the seven days they are promised.
 	MinKeepJobs = 7 * 24 * time.Hour
 )
@@ -84,6 +88,9 @@ func New(o Options) *Service {
 	}
 	if o.KeepRunLog == 0 {
 		o.KeepRunLog = DefaultKeepRunLog
+	}
+	if o.Lease == 0 {
+		o.Lease = DefaultLease
 	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()

@@ -118,8 +118,13 @@ func TestReapOrphanWithoutRow(t *testing.T) {
 	id := mustSubmit(t, s, "class-000").ID
 	mustRegister(t, s, "w")
 	mustAdmit(t, s, "w")
-	if _, err := s.write.Exec("DELETE FROM workers"); err != nil {
-		t.Fatal(err)
+	for _, gone := range []string{"UPDATE workers SET ended_at = beat_at", "DELETE FROM workers"} {
+		if _, err := s.write.Exec(gone); err != nil {
+			t.Fatal(err)
+		}
+		if silent, err := s.Silent(t.Context(), time.Hour); err != nil || silent[lanegate.LaneSerial] != 1 { // C17: until then it is shown
+			t.Errorf("%s: silent attempts %v, %v", gone, silent, err)
+		}
 	}
 	ended, err := s.ReapOrphans(t.Context())
 	if err != nil || len(ended) != 1 {

@@ -182,6 +182,31 @@ func (s *Store) LiveWorkers(ctx context.Context) ([]service.WorkerInfo, error) {
 	return infos, err
 }
 
+const sqlCountSilent = `
+SELECT a.lane AS lane, COUNT(*) AS n
+  FROM attempts AS a
+  LEFT JOIN workers AS w ON w.id = a.worker
+ WHERE a.outcome IS NULL
+   AND (a.detached AND a.heartbeat_by < $1
+    OR NOT a.detached AND (w.id IS NULL OR w.ended_at IS NOT NULL OR w.beat_at < $2))
+ GROUP BY a.lane`
+
+// Silent implements service.Store.
+func (s *Store) Silent(ctx context.Context, older time.Duration) (map[string]int, error) {
+	var rows []struct {
+		Lane string `db:"lane"`
+		N    int    `db:"n"`
+	}
+	err := s.inRead(ctx, "count silent attempts", func(t *tx) error {
+		return t.all(&rows, sqlCountSilent, at(t.at), at(t.at.Add(-older)))
+	})
+	silent := make(map[string]int, len(rows))
+	for _, r := range rows {
+		silent[r.Lane] = r.N
+	}
+	return silent, err
+}
+
 // LeaveWorker implements service.Store. A worker that has left, or was never
 // known, may leave again.
 func (s *Store) LeaveWorker(ctx context.Context, worker string) ([]service.Ended, error) {

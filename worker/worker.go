@@ -70,7 +70,7 @@ type Options struct {
 
 // Defaults of Options.
 const (
-	DefaultLease = 60 * time.Second
+	DefaultLease = service.DefaultLease
 	DefaultBeat  = 10 * time.Second
 	DefaultPoll  = 30 * time.Second
 	DefaultSlots = 64

@@ -66,6 +66,37 @@ var workerCases = []testCase{
 		_, err = e.s.Beat(e.ctx(), "nobody")
 		e.wantErr(err, lanegate.ErrWorkerGone)
 	}},
+	{"C17 attempts whose worker does not beat are counted", func(e *env) {
+		e.width(2)
+		e.class("c")
+		e.class("p", parallel(2))
+		serial, wide := e.submit("c").Job.ID, e.queue("p", 2)
+		w := e.worker(func(w *service.WorkerInfo) { w.Slots = 2 })
+		wantSilent := func(what string, older time.Duration, want map[string]int) {
+			got, err := e.s.Silent(e.ctx(), older)
+			e.must(err)
+			if diff := cmp.Diff(want, got); diff != "" {
+				e.Errorf("%s (-want +got):\n%s", what, diff)
+			}
+		}
+		wantSilent("nothing runs", 0, map[string]int{})
+		res, err := e.s.Admit(e.ctx(), service.Ask{Worker: w, Free: 2, SerialFree: true})
+		e.must(err)
+		equal(e, "grants", len(res.Grants), 3)
+		wantSilent("beaten within the hour", time.Hour, map[string]int{})
+		e.eventually("the database's clock moves on", func() bool {
+			got, err := e.s.Silent(e.ctx(), time.Microsecond)
+			e.must(err)
+			return got[lanegate.LaneSerial] == 1 && got[lanegate.LaneParallel] == 2
+		})
+		for _, g := range res.Grants {
+			if g.Job.ID != serial && g.Job.ID != wide[0] && g.Job.ID != wide[1] {
+				e.Errorf("unknown grant %s", g.Job.ID)
+			}
+			e.end(g, lanegate.Succeeded)
+		}
+		wantSilent("ended attempts need no beat", 0, map[string]int{})
+	}},
 	{"a worker that leaves is gone, its attempts are lost", func(e *env) {
 		e.class("c")
 		id := e.submit("c").Job.ID
