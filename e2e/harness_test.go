@@ -50,7 +50,11 @@ type world struct {
 // probeScript is the job of most tests. It records its start and end, has a
 // grandchild that does the same, and takes the lock named by $LOCK, if any,
 // which all its processes inherit: whoever finds it taken ran beside another.
+// FIRST, if set, is how long a first attempt takes; with DEAF none of its
+// processes ends at TERM.
 const probeScript = `#!/bin/sh
+[ -z "$DEAF" ] || trap '' TERM
+[ -z "$FIRST" ] || [ "$LANEGATE_ATTEMPT" != 1 ] || TAKES=$FIRST
 note() { echo "$1 $LANEGATE_CLASS $LANEGATE_JOB_ID $LANEGATE_ATTEMPT $(date +%s%N)" >>"$EVENTS"; }
 if [ -n "$LOCK" ]; then
 	exec 9>>"$LOCK"
@@ -135,6 +139,14 @@ func (w *world) launch(args ...string) *gateway {
 func (w *world) start(args ...string) *gateway {
 	w.t.Helper()
 	g := w.launch(args...)
+	g.accepts()
+	return g
+}
+
+// accepts waits until the process answers requests.
+func (g *gateway) accepts() {
+	w := g.w
+	w.t.Helper()
 	w.eventually(20*time.Second, "the gateway accepts requests", func() bool {
 		select {
 		case <-g.done:
@@ -148,7 +160,6 @@ func (w *world) start(args ...string) *gateway {
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
 	})
-	return g
 }
 
 func (g *gateway) signal(s os.Signal) { _ = g.cmd.Process.Signal(s) } // it may have ended already
