@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -166,6 +168,77 @@ func TestOrphanOfAnUnservedClassIsShown(t *testing.T) {
 	})
 	if list := w.attempts(long.ID); list[0].Outcome != "lost" {
 		t.Errorf("attempt 1 = %q, want lost", list[0].Outcome)
+	}
+}
+
+// C17: while an attempt of a dead gateway can't be reclaimed, as something of its
+// run still lives, its lane's gauge shows that nobody vouches for it.
+func TestAttemptWithoutABeatIsShown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config(longConfig)
+	short := []string{"--lease", "5500ms", "--beat", "100ms", "--kill-grace", "100ms"}
+	g := w.start(short...)
+	long := w.submit("long", "")
+	w.running(long.ID, 1)
+	w.eventually(10*time.Second, "the grandchild runs", func() bool { return w.noted("gstart", long.ID, 1) })
+	w.wantGauge("lanegate_lane_in_flight_without_beat", 0)
+	guard := childrenOf(g.cmd.Process.Pid)[0]
+	for _, s := range []struct {
+		pid    int
+		signal syscall.Signal
+	}{{guard, syscall.SIGSTOP}, {g.cmd.Process.Pid, syscall.SIGKILL}, {guard, syscall.SIGKILL}} {
+		if err := syscall.Kill(s.pid, s.signal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-g.done
+	g = w.start(short...)
+	w.eventually(20*time.Second, "the gauge rises", func() bool { return w.gauge("lanegate_lane_in_flight_without_beat") == 1 })
+	if age := w.gauge("lanegate_oldest_running_seconds"); age < 5 {
+		t.Errorf("the oldest run is %v s old, with a lease of 5.5 s gone by", age)
+	}
+	if list := w.attempts(long.ID); len(list) != 1 || list[0].Outcome != "" {
+		t.Errorf("attempts %+v: what still lives must not be given up", list)
+	}
+	left, err := runHolders(w.runsLock(), g.cmd.Process.Pid)
+	if err != nil || len(left) == 0 {
+		t.Fatalf("nothing is left of the run: %v", err)
+	}
+	for _, pid := range left {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // one may end with the other
+	}
+	w.running(long.ID, 2)
+	w.wantGauge("lanegate_lane_in_flight_without_beat", 0)
+	w.must("POST", "/jobs/"+long.ID+"/cancel", "", nil)
+	w.final(long.ID, 20*time.Second)
+	w.checkEvents(nil, 0)
+}
+
+// gauge reads one of serial's series from /metrics.
+func (w *world) gauge(name string) float64 {
+	w.t.Helper()
+	_, text, err := w.do("GET", "/metrics", "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, name+`{lane="serial"} `); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			if err != nil {
+				w.t.Fatalf("%q: %v", line, err)
+			}
+			return v
+		}
+	}
+	w.t.Fatalf("there is no %s of lane serial", name)
+	return 0
+}
+
+func (w *world) wantGauge(name string, want float64) {
+	w.t.Helper()
+	if got := w.gauge(name); got != want {
+		w.t.Errorf("%s = %v, want %v", name, got, want)
 	}
 }
 

@@ -23,13 +23,14 @@ classes:
 // running waits until the job has written its start for the given attempt.
 func (w *world) running(id string, attempt int) {
 	w.t.Helper()
-	w.eventually(20*time.Second, "job "+id+" runs", func() bool {
-		for _, e := range w.events() {
-			if e.kind == "start" && e.job == id && e.attempt == strconv.Itoa(attempt) {
-				return true
-			}
-		}
-		return false
+	w.eventually(20*time.Second, "job "+id+" runs", func() bool { return w.noted("start", id, attempt) })
+}
+
+// noted says whether a job has written a line of this kind.
+func (w *world) noted(kind, id string, attempt int) bool {
+	w.t.Helper()
+	return slices.ContainsFunc(w.events(), func(e event) bool {
+		return e.kind == kind && e.job == id && e.attempt == strconv.Itoa(attempt)
 	})
 }
 
