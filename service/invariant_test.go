@@ -121,9 +121,10 @@ func TestInvariantOneOutcomePerAttempt(t *testing.T) {
 		var mu sync.Mutex
 		var heard []lanegate.Outcome // guarded by mu
 		var all sync.WaitGroup
-		for _, o := range []lanegate.Outcome{lanegate.Succeeded, lanegate.Failed, lanegate.TimedOut, lanegate.Interrupted, lanegate.Succeeded} {
+		for i, o := range []lanegate.Outcome{lanegate.Succeeded, lanegate.Failed, lanegate.TimedOut, lanegate.Interrupted, lanegate.Succeeded} {
 			all.Go(func() {
-				_, err := f.svc.EndAttempt(ctx, fence, lanegate.Ending{Outcome: o})
+				// No two runs take equally long; the same words twice would be one writer's repeat.
+				_, err := f.svc.EndAttempt(ctx, fence, lanegate.Ending{Outcome: o, Duration: time.Duration(i)})
 				mu.Lock()
 				defer mu.Unlock()
 				switch {
