@@ -35,10 +35,14 @@ deps: ## install what the tests need and this machine lacks (PostgreSQL, node, a
 test: deps ## run every test, on SQLite and PostgreSQL
 	$(TESTENV) $(GO) test -shuffle=on -timeout 15m $(TESTFLAGS)
 
-# Not e2e: what it tests is a process of its own, built without the detector.
+# Not e2e: what it tests is a process of its own, built without the detector; see race-chaos.
 .PHONY: race
 race: deps ## run every test but e2e under the race detector
 	$(TESTENV) $(GO) test -race -shuffle=on -timeout 30m $(if $(filter ./...,$(TESTFLAGS)),$$($(GO) list ./... | grep -v '/e2e$$'),$(TESTFLAGS))
+
+.PHONY: race-chaos
+race-chaos: deps ## run the chaos tests against a gateway built with the race detector
+	LANEGATE_E2E_RACE=1 $(TESTENV) $(GO) test -count=1 -run Chaos -timeout 30m $(CHAOSFLAGS) ./e2e/
 
 .PHONY: lint
 lint: $(LINTER) ## check form: gofmt, vet, go fix, linters, direction of imports, shell syntax

@@ -21,6 +21,10 @@ import (
 // binary is the lanegate under test, built once by TestMain.
 var binary string
 
+// raced says that it was built with the race detector (LANEGATE_E2E_RACE=1, make
+// race-chaos): a data race in a gateway then fails the test.
+var raced = os.Getenv("LANEGATE_E2E_RACE") == "1"
+
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "lanegate-e2e")
 	if err != nil {
@@ -28,8 +32,12 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	binary = filepath.Join(dir, "lanegate")
-	build := exec.Command("go", "build", "-o", binary, "../cmd/lanegate")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	args, cgo := []string{"build", "-o", binary}, "CGO_ENABLED=0"
+	if raced {
+		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
+	}
+	build := exec.Command("go", append(args, "../cmd/lanegate")...)
+	build.Env = append(os.Environ(), cgo)
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		os.Exit(1)
@@ -81,6 +89,11 @@ func newWorld(t *testing.T) *world {
 	listener.Close()
 	w.write("probe.sh", probeScript)
 	t.Cleanup(func() {
+		reports, _ := filepath.Glob(w.path("race.*")) // the pattern is well formed
+		for _, report := range reports {
+			text, err := os.ReadFile(report)
+			t.Errorf("data race in a gateway: %s %v", text, err)
+		}
 		if t.Failed() {
 			t.Logf("gateway's log (end):\n%s", w.log.tail(8000))
 		}
@@ -123,6 +136,9 @@ func (w *world) launch(args ...string) *gateway {
 	g := &gateway{w: w, done: make(chan struct{})}
 	g.cmd = exec.Command(binary, append([]string{"serve", "--config", w.path("lanegate.yaml")}, args...)...)
 	g.cmd.Dir = w.dir
+	if raced {
+		g.cmd.Env = append(os.Environ(), "GORACE=log_path="+w.path("race"))
+	}
 	g.cmd.Stdout, g.cmd.Stderr = w.log, w.log
 	if err := g.cmd.Start(); err != nil {
 		w.t.Fatal(err)
