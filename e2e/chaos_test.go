@@ -41,8 +41,7 @@ func chaosRand(t *testing.T) *rand.Rand {
 }
 
 // chaosConfig has short jobs that fill the serial lane, and two whose first
-// attempt lasts until it is cut off. A run whose guard is killed before it has
-// started anything is deferred: the backoff says for how long.
+// attempt lasts until it is cut off.
 const chaosConfig = `
 commands:
   one: {argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, LOCK: $DIR/serial.lock, TAKES: "0.03"}}
@@ -50,10 +49,10 @@ commands:
   slow: {argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, LOCK: $DIR/serial.lock, TAKES: "0.03", FIRST: "600"}}
   deaf: {argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, LOCK: $DIR/serial.lock, TAKES: "0.03", FIRST: "600", DEAF: "1"}}
 classes:
-  one: {run: {kind: exec, command: one}, backoff: {base: 200ms, max: 1s}}
-  two: {run: {kind: exec, command: two}, backoff: {base: 200ms, max: 1s}}
-  slow: {run: {kind: exec, command: slow}, backoff: {base: 200ms, max: 1s}}
-  deaf: {run: {kind: exec, command: deaf}, backoff: {base: 200ms, max: 1s}}
+  one: {run: {kind: exec, command: one}}
+  two: {run: {kind: exec, command: two}}
+  slow: {run: {kind: exec, command: slow}}
+  deaf: {run: {kind: exec, command: deaf}}
 `
 
 // chaos is a gateway under load to which bad things are done at random moments.
