@@ -109,9 +109,8 @@ SELECT name, capacity, pool, managed_by, created_at, updated_at
   FROM resources
  ORDER BY name`
 	sqlListServed = `
-SELECT name, last_served_at
-  FROM lanes
- WHERE last_served_at IS NOT NULL`
+SELECT name, last_served_at, queue_seen_at
+  FROM lanes`
 )
 
 // config returns classes, lanes and resources as of t, from memory when the
@@ -157,25 +156,30 @@ func (t *tx) readConfig() (*configState, error) {
 }
 
 // lanesNow returns the lanes of c with Available as of t: a live worker serves
-// the lane, or the last one that did left less than a minute ago.
+// the lane, or the last one that did left less than a minute ago; and its queue,
+// where lanes have one, has existed.
 func (t *tx) lanesNow(c *configState, live []workerRow) ([]lanegate.Lane, error) {
 	var served []struct {
 		Name string `db:"name"`
 		Last dbTime `db:"last_served_at"`
+		Seen dbTime `db:"queue_seen_at"`
 	}
 	if err := t.all(&served, sqlListServed); err != nil {
 		return nil, fmt.Errorf("read the lanes' last workers: %w", err)
 	}
-	last := make(map[string]time.Time, len(served))
+	last, unseen := make(map[string]time.Time, len(served)), map[string]bool{}
 	for _, r := range served {
-		last[r.Name] = r.Last.t
+		if !r.Last.t.IsZero() {
+			last[r.Name] = r.Last.t
+		}
+		unseen[r.Name] = t.s.opts.QueuedLanes && r.Name != lanegate.LaneSerial && r.Seen.t.IsZero()
 	}
 	lanes := slices.Clone(c.Lanes)
 	for i := range lanes {
 		name := lanes[i].Name
 		left, ok := last[name]
-		lanes[i].Available = ok && t.at.Sub(left) < servedFor ||
-			slices.ContainsFunc(live, func(w workerRow) bool { return w.serves(name) })
+		lanes[i].Available = !unseen[name] && (ok && t.at.Sub(left) < servedFor ||
+			slices.ContainsFunc(live, func(w workerRow) bool { return w.serves(name) }))
 	}
 	return lanes, nil
 }

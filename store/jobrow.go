@@ -75,8 +75,8 @@ SELECT ` + jobColumns + `
 	sqlUpdateJob = `
 UPDATE jobs SET state = $1, reason = $2, ready_at = $3, due = $4, place_at = $5, place_id = $6, first_at = $7,
        failures = $8, extra_attempts = $9, losses = $10, deferrals = $11, interruptions = $12,
-       blocked_by = $13, cancel_requested = $14, finished_at = $15
- WHERE id = $16 AND state = $17 AND attempts = $18`
+       blocked_by = $13, cancel_requested = $14, finished_at = $15, ring_at = $16, rings = 0
+ WHERE id = $17 AND state = $18 AND attempts = $19`
 )
 
 // lockJob reads a job under its lock; ErrJobNotFound.
@@ -94,7 +94,7 @@ func (t *tx) lockJob(id string) (jobRow, error) {
 func (t *tx) updateJob(r jobRow, from lanegate.State) error {
 	return t.one(sqlUpdateJob, nil, r.State, text(r.Reason), r.ReadyAt, r.Due, r.PlaceAt, r.PlaceID, r.FirstAt,
 		r.Failures, r.ExtraAttempts, r.Losses, r.Deferrals, r.Interruptions,
-		r.BlockedBy, r.CancelRequested, r.FinishedAt, r.ID, from, r.Attempts)
+		r.BlockedBy, r.CancelRequested, r.FinishedAt, t.ringAt(r), r.ID, from, r.Attempts)
 }
 
 // requeue puts the job back in its line at its place; it stands aside until ready.

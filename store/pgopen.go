@@ -64,7 +64,7 @@ func openPostgres(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{d: postgresDialect(), opts: o, log: o.Logger, jitter: rand.Float64, turn: make(chan struct{}, 1)}
+	s := &Store{d: postgresDialect(), opts: o, log: o.Logger, jitter: rand.Float64, turn: make(chan struct{}, 1), listening: defaultListening}
 	if err := s.migratePostgres(ctx, cfg); err != nil {
 		return nil, refused(err)
 	}

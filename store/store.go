@@ -39,6 +39,11 @@ type Options struct {
 	StarveAfter time.Duration
 	// Logger; default slog.Default().
 	Logger *slog.Logger
+	// Bells: every queued job gets a bell for a relay to send, see service.BellStore.
+	// Without a relay they would pile up.
+	Bells bool
+	// QueuedLanes: a lane other than serial is available only once its queue was seen.
+	QueuedLanes bool
 	// MaxConns bounds the connections to PostgreSQL: two of them are kept for beats,
 	// a third of the others reads. Default 16, at least 6. A run holds none.
 	MaxConns int
@@ -111,6 +116,9 @@ type Store struct {
 	// turn has room for the process's one admission at a time; nil on SQLite, whose
 	// writers wait for each other anyway.
 	turn chan struct{}
+
+	// listening are the times of Listen, on PostgreSQL.
+	listening listening
 
 	// config is the last set of classes, lanes and resources that was read,
 	// good as long as the admission row has its version.
