@@ -125,6 +125,8 @@ func TestPostgresStatementsUseTheirIndexes(t *testing.T) {
 		"heads":        {s.d.heads, []any{`["class-001","class-002"]`, 1}, "jobs_line_idx"},
 		"ready":        {sqlPGFindReady, []any{now, 10}, "jobs_ready_idx"},
 		"next ready":   {sqlNextReady, nil, "jobs_ready_idx"},
+		"due bells":    {sqlListDueBells, []any{now, 10}, "jobs_ring_idx"},
+		"next bell":    {sqlNextBell, nil, "jobs_ring_idx"},
 		"in flight":    {sqlListInFlight, nil, "attempts_in_flight_idx"},
 		"held":         {sqlListHeld, []any{"w"}, "Index Scan using attempts_"},
 		"due one":      {sqlFindDue, []any{"class-001", ""}, "jobs_line_idx"},
