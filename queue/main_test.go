@@ -12,11 +12,15 @@ import (
 
 	"github.com/lanegate/lanegate/queue"
 	"github.com/lanegate/lanegate/queue/queuetest"
+	"github.com/lanegate/lanegate/queue/sqstest"
 	"github.com/lanegate/lanegate/service"
 	"github.com/lanegate/lanegate/store/pgtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Run(m)) }
+func TestMain(m *testing.M) {
+	sqstest.Isolate()
+	os.Exit(pgtest.Run(m))
+}
 
 // logBook is a log that a test reads.
 type logBook struct {
