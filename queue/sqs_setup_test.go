@@ -329,6 +329,23 @@ func (b *bench) worker(s *queue.SQS, pass func() service.Pass) {
 	b.t.Cleanup(func() { close(end); <-done })
 }
 
+// idleWorker is a worker that answers rings and finds nothing that may start.
+func (b *bench) idleWorker(s *queue.SQS) {
+	end, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-end:
+				return
+			case <-s.Rings():
+				s.Asking()(service.PassCommitted)
+			}
+		}
+	}()
+	b.t.Cleanup(func() { close(end); <-done })
+}
+
 // metric is a counter's value, summed over the labels that are not given.
 func metric(t *testing.T, reg *prometheus.Registry, name string, labels map[string]string) (sum float64) {
 	t.Helper()

@@ -1,5 +1,5 @@
 // Command lanegate is the gateway and its tools: serve (the default), migrate,
-// health, token, submit, advise, try-command and version. See lanegate --help.
+// health, token, submit, advise, try-command, queues and version. See lanegate --help.
 package main
 
 import (
@@ -76,6 +76,7 @@ type cli struct {
 	Advise  adviseCmd  `cmd:"" help:"Read run logs and say whether lanes would help, and whom."`
 	Health  healthCmd  `cmd:"" help:"Ask a running gateway how it is; exit 0 when well, 1 when not (for HEALTHCHECK)."`
 	Token   tokenCmd   `cmd:"" help:"Make tokens for clients."`
+	Queues  queuesCmd  `cmd:"" help:"Make or check the SQS queues of the lanes."`
 	Migrate migrateCmd `cmd:"" help:"Bring the database's tables up to date and end."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
@@ -108,6 +109,7 @@ func run(ctx context.Context, args []string, t terminal) (code int) {
 	c := cli{}
 	c.Serve.define()
 	c.Migrate.define()
+	c.Queues.define()
 	c.Health.define()
 	parser, err := kong.New(&c,
 		kong.Name("lanegate"), kong.Description(description),

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lanegate/lanegate/queue/sqstest"
 	"github.com/lanegate/lanegate/worker/runner"
 )
 
@@ -15,6 +16,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "guard" {
 		os.Exit(runner.GuardMain())
 	}
+	sqstest.Isolate()
 	os.Exit(m.Run())
 }
 
