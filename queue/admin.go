@@ -196,12 +196,12 @@ func (a *Admin) lookUp(ctx context.Context, name string) (url string, attrs attr
 func (a *Admin) Check(ctx context.Context, lanes []lanegate.Lane, ring bool) []Report {
 	shared := map[string][]string{}
 	for _, l := range lanes {
-		name := QueueName(l, a.prefix)
+		name := NameFor(l, a.prefix)
 		shared[name] = append(shared[name], l.Name)
 	}
 	reports := make([]Report, 0, len(lanes))
 	for _, l := range lanes {
-		r := Report{Lane: l.Name, Queue: QueueName(l, a.prefix)}
+		r := Report{Lane: l.Name, Queue: NameFor(l, a.prefix)}
 		if others := shared[r.Queue]; len(others) > 1 {
 			r.add(LevelNote, "lanes %s share it: each of them wakes the others' workers", strings.Join(others, " and "))
 		}
@@ -333,7 +333,7 @@ func (a *Admin) Create(ctx context.Context, lanes []lanegate.Lane, deadLetter bo
 	done := map[string]bool{}
 	var reports []Report
 	for _, l := range lanes {
-		r := Report{Lane: l.Name, Queue: QueueName(l, a.prefix)}
+		r := Report{Lane: l.Name, Queue: NameFor(l, a.prefix)}
 		if !done[r.Queue] {
 			done[r.Queue] = true
 			a.createOne(ctx, &r, deadLetter)

@@ -34,8 +34,8 @@ const (
 	// notifySpace is the least time between two notifications: what is rung
 	// meanwhile shares the next one.
 	notifySpace = 20 * time.Millisecond
-	// notifyLast bounds the notification of what was rung just before a stop.
-	notifyLast = 2 * time.Second
+	// notifyEnd bounds the notification of what was rung just before a stop.
+	notifyEnd = 2 * time.Second
 	// notifyLanes keeps a notification below the 8,000 bytes that it may have.
 	notifyLanes = 100
 )
@@ -112,9 +112,7 @@ func (p *Postgres) notifyLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyLast)
-			defer cancel()
-			_ = p.notify(last) // others look by themselves soon
+			p.notifyLast(ctx)
 			return
 		case <-p.send:
 		}
@@ -129,6 +127,13 @@ func (p *Postgres) notifyLoop(ctx context.Context) {
 		}
 		sleep(ctx, wait)
 	}
+}
+
+// notifyLast sends what was rung just before a stop; others look by themselves soon.
+func (p *Postgres) notifyLast(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyEnd)
+	defer cancel()
+	_ = p.notify(ctx)
 }
 
 // notify sends what was rung; what could not be sent stays for the next time.

@@ -76,7 +76,7 @@ func (f *faultLog) failed(ctx context.Context, key, msg string, attrs ...slog.At
 	if old.hidden > 0 {
 		attrs = append(attrs, slog.Int("repeats", old.hidden))
 	}
-	f.log.LogAttrs(ctx, slog.LevelWarn, msg, attrs...)
+	f.log.LogAttrs(ctx, slog.LevelWarn, msg, attrs...) //nolint:sloglint // callers pass constants
 }
 
 // works says that it works; what never failed is not worth a line.
@@ -86,6 +86,6 @@ func (f *faultLog) works(ctx context.Context, key, msg string, attrs ...slog.Att
 	delete(f.at, key)
 	f.mu.Unlock()
 	if known {
-		f.log.LogAttrs(ctx, slog.LevelInfo, msg, attrs...)
+		f.log.LogAttrs(ctx, slog.LevelInfo, msg, attrs...) //nolint:sloglint // callers pass constants
 	}
 }

@@ -28,9 +28,9 @@ func badPrefix(p string) error {
 	return fmt.Errorf("the queue prefix %q must be at most %d letters, digits, - and _", p, maxPrefix)
 }
 
-// QueueName is the queue of a lane: its own setting, a name or a URL, else prefix
+// NameFor is the queue of a lane: its own setting, a name or a URL, else prefix
 // and name, with the dots that SQS doesn't take as underscores.
-func QueueName(l lanegate.Lane, prefix string) string {
+func NameFor(l lanegate.Lane, prefix string) string {
 	if l.Queue != "" {
 		return l.Queue
 	}
@@ -56,7 +56,7 @@ type laneQueue struct {
 }
 
 func newLaneQueue(l lanegate.Lane, prefix string) *laneQueue {
-	return &laneQueue{lane: l.Name, name: QueueName(l, prefix), lost: make(chan struct{}, 1), problems: map[string]string{}}
+	return &laneQueue{lane: l.Name, name: NameFor(l, prefix), lost: make(chan struct{}, 1), problems: map[string]string{}}
 }
 
 // address is the queue's URL, "" while it isn't known; missing says that it was

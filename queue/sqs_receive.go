@@ -49,7 +49,7 @@ func (s *SQS) receiveLoop(ctx context.Context, q *laneQueue) {
 			continue
 		}
 		start := time.Now()
-		messages, err := s.receive(ctx, q, url)
+		messages, err := s.receive(ctx, url)
 		if err != nil {
 			if s.queueFailed(ctx, q, aboutReceive, err) != faultMissing {
 				sleep(ctx, again.next())
@@ -58,13 +58,13 @@ func (s *SQS) receiveLoop(ctx context.Context, q *laneQueue) {
 		}
 		s.queueWorks(ctx, q, aboutReceive)
 		again.reset()
-		if len(messages) > 0 {
+		switch {
+		case len(messages) > 0:
 			early.reset()
 			done = append(done, s.take(ctx, q, url, messages)...)
-		} else if time.Since(start) >= s.o.Wait/2 {
+		case time.Since(start) >= s.o.Wait/2:
 			early.reset()
-		} else {
-			// A server that doesn't wait must not be asked without a pause.
+		default: // a server that doesn't wait must not be asked without a pause
 			sleep(ctx, early.next())
 		}
 		if len(done) >= batchSize || len(messages) == 0 || len(done) > 0 && time.Since(done[0].since) > deletedWithin {
@@ -84,7 +84,7 @@ func (s *SQS) mayReceive(ctx context.Context, q *laneQueue) bool {
 	return false
 }
 
-func (s *SQS) receive(ctx context.Context, q *laneQueue, url string) ([]types.Message, error) {
+func (s *SQS) receive(ctx context.Context, url string) ([]types.Message, error) {
 	var out *sqs.ReceiveMessageOutput
 	err := s.calls.do(ctx, "ReceiveMessage", s.o.Wait+receiveMargin, func(ctx context.Context) (_ bool, err error) {
 		out, err = s.calls.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{

@@ -52,10 +52,7 @@ func (s *SQS) relayLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			// Others would find these bells too, but later.
-			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSend)
-			defer cancel()
-			_, _ = s.look(end, &back)
+			s.lookLast(ctx, &back)
 			return
 		case <-s.relay:
 			s.gather(ctx, last)
@@ -86,6 +83,13 @@ func (s *SQS) relayLoop(ctx context.Context) {
 		}
 		timer.Reset(wait)
 	}
+}
+
+// lookLast sends what is due at a stop. Others would find these bells too, but later.
+func (s *SQS) lookLast(ctx context.Context, back *kept) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSend)
+	defer cancel()
+	_, _ = s.look(ctx, back)
 }
 
 // gather lets rings come together: ten fill a message batch, fewer wait until the

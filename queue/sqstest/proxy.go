@@ -163,10 +163,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.Twice {
 		times = 2
 	}
-	var res *http.Response
-	var answer []byte
+	var a answer
 	for range times {
-		if res, answer, err = p.pass(r, body); err != nil {
+		if a, err = p.pass(r, body); err != nil {
 			panic(http.ErrAbortHandler)
 		}
 	}
@@ -174,15 +173,15 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	if f.Rewrite != nil {
-		answer = f.Rewrite(answer)
+		a.body = f.Rewrite(a.body)
 	}
-	for name, values := range res.Header {
+	for name, values := range a.header {
 		if name != "Content-Length" && name != "Connection" {
 			w.Header()[name] = values
 		}
 	}
-	w.WriteHeader(res.StatusCode)
-	_, _ = w.Write(answer) // a client that has gone is none of our business
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body) // a client that has gone is none of our business
 }
 
 func (f *injected) refuse(w http.ResponseWriter) {
@@ -194,12 +193,19 @@ func (f *injected) refuse(w http.ResponseWriter) {
 	fmt.Fprintf(w, `{"__type":"com.amazonaws.sqs#%s","message":%q}`, f.Code, f.Message)
 }
 
+// answer is the server's.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
 // pass sends the call on. A client that leaves doesn't take the server's call
 // with it, as a real network would not.
-func (p *Proxy) pass(r *http.Request, body []byte) (*http.Response, []byte, error) {
+func (p *Proxy) pass(r *http.Request, body []byte) (answer, error) {
 	req, err := http.NewRequestWithContext(context.WithoutCancel(r.Context()), r.Method, p.to+r.URL.RequestURI(), bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, err
+		return answer{}, err
 	}
 	for _, name := range []string{"Content-Type", "X-Amz-Target", "X-Amzn-Query-Mode", "Authorization", "X-Amz-Date"} {
 		if v := r.Header.Get(name); v != "" {
@@ -208,9 +214,9 @@ func (p *Proxy) pass(r *http.Request, body []byte) (*http.Response, []byte, erro
 	}
 	res, err := p.client.Do(req)
 	if err != nil {
-		return nil, nil, err
+		return answer{}, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	answer, err := io.ReadAll(res.Body)
-	return res, answer, err
+	got, err := io.ReadAll(res.Body)
+	return answer{res.StatusCode, res.Header, got}, err
 }
