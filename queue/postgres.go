@@ -33,7 +33,7 @@ type PostgresOptions struct {
 const (
 	// notifySpace is the least time between two notifications: what is rung
 	// meanwhile shares the next one.
-	notifySpace = 20 * time.Millisecond
+	notifySpace = 50 * time.Millisecond
 	// notifyEnd bounds the notification of what was rung just before a stop.
 	notifyEnd = 2 * time.Second
 	// notifyLanes keeps a notification below the 8,000 bytes that it may have.
