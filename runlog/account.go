@@ -98,3 +98,6 @@ func quote(s string) string {
 	}
 	return fmt.Sprintf("%q", s)
 }
+
+// DroppedRows counts the rows that were dropped for any reason.
+func (a Account) DroppedRows() int { return a.dropped() }

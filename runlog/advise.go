@@ -73,19 +73,18 @@ type analysis struct {
 // describe fills in what needs no replay.
 func (a *analysis) describe() {
 	l := a.log
-	r := &Report{Schema: SchemaVersion, Mend: []Mend{}, Blockers: []Blocker{}, Blame: []Blame{}, Layouts: []Layout{}, Order: []Order{}, Notes: []string{}, Files: l.Accounts}
+	r := &Report{Schema: SchemaVersion, Tolerable: a.opts.Tolerable.Seconds(), Mend: []Mend{}, Blockers: []Blocker{}, Blame: []Blame{}, Layouts: []Layout{}, Order: []Order{}, Notes: []string{}, Files: l.Accounts}
 	a.report = r
 	from, to := l.Runs[0].Ready, l.Runs[0].Ready
 	all := make([]int64, len(l.Runs))
 	var waits []int64
-	sum, busy := int64(0), int64(0)
+	busy := int64(0)
 	for i, run := range l.Runs {
 		to = max(to, run.End())
 		all[i] = run.Took
 		busy += run.Took
 		if run.HasReady && run.HasStart {
 			waits = append(waits, run.Start-run.Ready)
-			sum += run.Start - run.Ready
 		}
 	}
 	r.Span = Span{From: time.UnixMicro(from).UTC(), To: time.UnixMicro(to).UTC(), Days: round(float64(to-from)/86400e6, 100), Runs: len(l.Runs)}
@@ -95,7 +94,8 @@ func (a *analysis) describe() {
 		r.Mix = split(long, 3, 10)
 	}
 	if len(waits) > 0 {
-		r.Recorded = &Waits{Spread: spread(waits), Hours: hours(float64(sum))}
+		w := waitsOf(waits)
+		r.Recorded = &w
 	}
 	r.Load = l.load()
 	r.Classes = make([]ClassReport, len(l.Classes))

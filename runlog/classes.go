@@ -69,6 +69,7 @@ func (g *grouped) report(name string, total int64) ClassReport {
 		}
 	}
 	c.Good, c.All = spread(good), spread(all)
+	c.Durations = histogram(g.runs)
 	if len(waits) > 0 {
 		s, own := spread(waits), g.ownShare()
 		c.Recorded, c.OwnShare = &s, own

@@ -10,6 +10,8 @@ const SchemaVersion = 1
 type Report struct {
 	Schema  int     `json:"schema"`
 	Verdict Verdict `json:"verdict"`
+	// Tolerable is the wait that nobody minds, as it was asked for.
+	Tolerable float64 `json:"tolerable_seconds"`
 	// Mend lists slow or failing jobs to look at for their own sake, whatever the
 	// verdict about lanes: being slow and making others wait are different troubles.
 	Mend    []Mend        `json:"mend"`
@@ -69,6 +71,8 @@ type ClassReport struct {
 	// Good is the durations of good runs, All those of all runs.
 	Good Spread `json:"good"`
 	All  Spread `json:"all"`
+	// Durations is how many runs took how long; empty bins are left out.
+	Durations []Bin `json:"durations"`
 	// BusyShare of all classes' run time.
 	BusyShare float64 `json:"busy_share"`
 	BusyHours float64 `json:"busy_hours"`
@@ -88,6 +92,17 @@ type ClassReport struct {
 	// OwnShare is the share of its recorded waiting in which a run of the class
 	// itself was on, nil without recorded waits.
 	OwnShare *float64 `json:"recorded_wait_own_share"`
+}
+
+// Bin counts the runs that took from From to less than 10^(1/10), about 1.26,
+// times as long: ten bins for each power of ten. Runs under a millisecond count
+// as one.
+type Bin struct {
+	From   float64 `json:"from_seconds"`
+	Good   int     `json:"good"`
+	Failed int     `json:"failed"`
+	// Other is cancelled runs, and those with an end that says neither.
+	Other int `json:"other"`
 }
 
 // Trend is a duration that changes over time.
@@ -149,8 +164,7 @@ type Layout struct {
 	Peaks      map[string]int `json:"peak_units"`
 	MostAtOnce int            `json:"most_at_once"`
 
-	sums   map[string]float64 // hours waited, by class
-	starts []int64            // of one_line and isolate, parallel to Log.Runs
+	starts []int64 // of one_line and isolate, parallel to Log.Runs
 }
 
 // LaneReport is a lane of a layout.
@@ -163,7 +177,7 @@ type LaneReport struct {
 // ClassWaits is the waits of one class under a layout.
 type ClassWaits struct {
 	Class string `json:"class"`
-	Spread
+	Waits
 }
 
 // Order is a pair of classes that kept an order that nothing declared.
@@ -202,8 +216,11 @@ type Verdict struct {
 	Workers int `json:"workers"`
 	// Verify lists the classes to verify first, in order.
 	Verify []Candidate `json:"verify"`
-	// Next is what to do next.
+	// Next is what to do next, a sentence each.
 	Next []string `json:"next"`
+	// Command asks a gateway for the verification run that comes first; empty when
+	// there is nothing to verify.
+	Command string `json:"verify_command"`
 }
 
 // Candidate is a class that could leave the line once that was verified.

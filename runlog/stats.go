@@ -37,6 +37,46 @@ func spread(values []int64) Spread {
 	return s
 }
 
+// waitsOf sorts values in place.
+func waitsOf(values []int64) Waits {
+	sum := 0.0
+	for _, v := range values {
+		sum += float64(v)
+	}
+	return Waits{Spread: spread(values), Hours: hours(sum)}
+}
+
+// histogram counts durations in bins of a tenth of a power of ten, the shortest first.
+func histogram(runs []Run) []Bin {
+	type counts struct{ good, failed, other int }
+	bins := map[int]counts{}
+	for i := range runs {
+		at := binOf(runs[i].Took)
+		c := bins[at]
+		switch runs[i].Result {
+		case Good:
+			c.good++
+		case Failure:
+			c.failed++
+		default:
+			c.other++
+		}
+		bins[at] = c
+	}
+	list := make([]Bin, 0, len(bins))
+	for _, at := range sortedKeys(bins) {
+		c := bins[at]
+		list = append(list, Bin{From: round(math.Pow(10, float64(at)/10), 1e6), Good: c.good, Failed: c.failed, Other: c.other})
+	}
+	return list
+}
+
+// binOf is the tenth of a power of ten that a duration lies in, 0 from a second on.
+func binOf(us int64) int {
+	const grain = 1e-9 // the logarithm of 10^k must not come out just below k
+	return int(math.Floor(10*math.Log10(float64(max(us, 1000))/1e6) + grain))
+}
+
 // point is a duration at a time, both in any unit.
 type point struct{ x, y float64 }
 

@@ -176,7 +176,7 @@ func TestStoryIsFound(t *testing.T) {
 	if !r.Mix.Split || r.Mix.Long != 7 {
 		t.Errorf("mix = %+v; seven runs are far from all others", r.Mix)
 	}
-	mustContain(t, textOf(t, r), "Isolate heavy", "heavy causes", "2 workers for everything would bring", "fails 5 of 7 times; takes 12 h, at most 35 h", "POST /verification-runs")
+	mustContain(t, textOf(t, r), "Isolate heavy", "heavy causes", "2 workers for everything would bring", "fails 5 of 7 times; takes 12 h, at most 35 h", `-d '{"members": [ {"class": "heavy", "copies": 1},`)
 }
 
 // The heavy job of 16 hours begins at 19:00; pos-sales, due at 21:00, starts at

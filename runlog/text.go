@@ -79,6 +79,12 @@ func (t *text) verdict(r *Report) {
 			t.para("  - ", s)
 		}
 	}
+	if r.Verdict.Command != "" {
+		t.line("")
+		for l := range strings.SplitSeq(r.Verdict.Command, "\n") {
+			t.line("    %s", l)
+		}
+	}
 }
 
 func (t *text) mend(r *Report) {
@@ -159,15 +165,26 @@ func (t *text) classes(r *Report) {
 		t.line("  %s %6d %6d  %9s %9s %9s %5s", fit(c.Class, 22), c.Runs, c.Failed, human(g.P50), human(g.P99), human(g.Max), percent(c.BusyShare))
 	}
 	t.more(len(r.Classes), textClasses)
-	if m := r.Mix; m.Split {
-		t.para("  ", fmt.Sprintf("All runs fall into two groups: %d around %s and %d around %s.", m.Short, human(m.ShortMedian), m.Long, human(m.LongMedian)))
+	for _, sentence := range splitSentences(r, textClasses) {
+		t.para("  ", sentence)
 	}
-	for _, c := range r.Classes[:min(textClasses, len(r.Classes))] {
+}
+
+// splitSentences name the mixes of two far-apart groups: that of all runs, and
+// those within the first classes.
+func splitSentences(r *Report, classes int) []string {
+	var list []string
+	if m := r.Mix; m.Split {
+		list = append(list, fmt.Sprintf("All runs fall into two groups: %s around %s and %s around %s.",
+			grouped3(m.Short), human(m.ShortMedian), grouped3(m.Long), human(m.LongMedian)))
+	}
+	for _, c := range r.Classes[:min(classes, len(r.Classes))] {
 		if m := c.Within; m.Split {
-			t.para("  ", fmt.Sprintf("Good runs of %s fall into two groups: %d around %s and %d around %s; are these two classes?",
-				c.Class, m.Short, human(m.ShortMedian), m.Long, human(m.LongMedian)))
+			list = append(list, fmt.Sprintf("Good runs of %s fall into two groups: %s around %s and %s around %s; are these two classes?",
+				visible(c.Class), grouped3(m.Short), human(m.ShortMedian), grouped3(m.Long), human(m.LongMedian)))
 		}
 	}
+	return list
 }
 
 func (t *text) files(r *Report) {

@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // judge reaches the verdict. The order of the questions is its logic:
@@ -307,60 +306,8 @@ func (a *analysis) blocker() Candidate {
 func (a *analysis) victim(i int) Candidate {
 	class := a.log.Classes[i]
 	before, after := a.layouts[layoutOneLine], a.layouts[layoutPromote]
-	c := Candidate{Class: class, Role: "victim", Layout: layoutPromote, Before: before.of(class), After: after.of(class)}
-	c.Saved = round(before.sums[class]-after.sums[class], 1e3)
+	c := Candidate{Class: class, Role: "victim", Layout: layoutPromote, Before: before.of(class).Spread, After: after.of(class).Spread}
+	c.Saved = round(before.of(class).Hours-after.of(class).Hours, 1e3)
 	c.Warnings = a.warnings(class)
 	return c
-}
-
-// maxWarnings bounds the hidden orders named beside a candidate.
-const maxWarnings = 3
-
-func (a *analysis) warnings(class string) []string {
-	list := []string{}
-	more := 0
-	for _, o := range a.report.Order {
-		if o.First != class && o.Then != class {
-			continue
-		}
-		if len(list) == maxWarnings {
-			more++
-			continue
-		}
-		list = append(list, fmt.Sprintf("%s started after %s had ended in %d of %d cycles, held by the line in %d; is that by chance?",
-			o.Then, o.First, o.Kept, o.Cycles, o.Held))
-	}
-	if more > 0 {
-		list = append(list, fmt.Sprintf("and %d more pairs kept an order", more))
-	}
-	if len(a.opts.Resources) > 0 && a.opts.Units[class] == nil {
-		list = append(list, "its units are not declared (--units); it counts as 1 of each resource")
-	}
-	return list
-}
-
-// nextVerify says what to do with the list: advice promotes nothing.
-func (a *analysis) nextVerify() {
-	v := &a.report.Verdict
-	if len(v.Verify) == 0 {
-		return
-	}
-	a.next("Nothing was changed. A class leaves serial only by proof: a verification run, in which it runs beside the others and its results are compared.")
-	a.next("Where your gateway has verification runs: POST /verification-runs %s", a.members())
-	a.next("Until then register these classes as they are; they run in serial.")
-}
-
-// members is the request that verifies the first class beside those that it
-// would run with.
-func (a *analysis) members() string {
-	verify := a.report.Verdict.Verify
-	var s strings.Builder
-	s.WriteString(`{"members": [`)
-	for i, c := range verify[:min(3, len(verify))] {
-		if i > 0 {
-			s.WriteString(", ")
-		}
-		s.WriteString(`{"class": ` + strconv.Quote(c.Class) + `, "copies": 1}`)
-	}
-	return s.String() + `]}`
 }

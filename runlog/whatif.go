@@ -189,25 +189,19 @@ func (a *analysis) layout(name, description string, p *plan, out *outcome) *Layo
 	l.Lanes = p.lanesInUse()
 	waits := make([][]int64, len(a.named.names))
 	all := make([]int64, len(out.starts))
-	sum := 0.0
 	for i, start := range out.starts {
 		run := &a.log.Runs[i]
 		wait := start - run.Ready
 		slot := a.named.slot[run.Class]
 		waits[slot] = append(waits[slot], wait)
 		all[i] = wait
-		sum += float64(wait)
 	}
-	l.Waits = Waits{Spread: spread(all), Hours: hours(sum)}
-	l.sums = make(map[string]float64, len(waits))
+	l.Waits = waitsOf(all)
 	if name == layoutOneLine || name == layoutIsolate {
 		l.starts = out.starts
 	}
 	for slot, w := range waits {
-		for _, wait := range w {
-			l.sums[a.named.names[slot]] += float64(wait) / 3.6e9
-		}
-		l.Classes = append(l.Classes, ClassWaits{Class: a.named.names[slot], Spread: spread(w)})
+		l.Classes = append(l.Classes, ClassWaits{Class: a.named.names[slot], Waits: waitsOf(w)})
 	}
 	return l
 }
@@ -231,12 +225,12 @@ func (p *plan) lanesInUse() []LaneReport {
 }
 
 // of is the waits of a class, zero when the layout doesn't name it.
-func (l *Layout) of(class string) Spread {
+func (l *Layout) of(class string) Waits {
 	i := slices.IndexFunc(l.Classes, func(c ClassWaits) bool { return c.Class == class })
 	if i < 0 {
-		return Spread{}
+		return Waits{}
 	}
-	return l.Classes[i].Spread
+	return l.Classes[i].Waits
 }
 
 // names joins the first names of classes for a sentence.

@@ -26,7 +26,7 @@ func human(seconds float64) string {
 
 // digits3 writes a number with up to one decimal, none from 100 on.
 func digits3(v float64) string {
-	if v >= 10_000 {
+	if v >= 1000 {
 		return grouped3(int(math.Round(v)))
 	}
 	if v >= 100 {

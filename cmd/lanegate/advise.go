@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -27,6 +29,7 @@ type adviseCmd struct {
 	Units      []string      `placeholder:"CLASS=N" help:"How much one run of a class takes: N of the only resource, or NAME:N. May be repeated."`
 	Tolerable  time.Duration `default:"15m" placeholder:"15m" help:"A wait that nobody minds."`
 	JSON       bool          `name:"json" help:"Print the whole report as JSON (docs/advise.md)."`
+	HTML       string        `name:"html" placeholder:"FILE" help:"Also write the report as one self-contained page with plots."`
 }
 
 // Help implements kong.HelpProvider.
@@ -67,6 +70,12 @@ func (c adviseCmd) Run(ctx context.Context, t terminal) error {
 	if err != nil {
 		return adviseError(err)
 	}
+	if c.HTML != "" {
+		if err := writePage(c.HTML, report); err != nil {
+			return err
+		}
+		t.notef("lanegate: wrote %s\n", c.HTML)
+	}
 	if c.JSON {
 		enc := json.NewEncoder(t.out)
 		enc.SetIndent("", "  ")
@@ -74,6 +83,32 @@ func (c adviseCmd) Run(ctx context.Context, t terminal) error {
 		return enc.Encode(report)
 	}
 	return report.Text(t.out)
+}
+
+// writePage writes the page whole or not at all: a report that is being looked at
+// is replaced, never cut short.
+func writePage(name string, report *runlog.Report) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), ".lanegate-report-*")
+	if err != nil {
+		return usagef("--html: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+			err = fmt.Errorf("--html %s: %w", name, err)
+		}
+	}()
+	if err = report.HTML(f); err != nil {
+		return err
+	}
+	if err = f.Chmod(0o644); err != nil {
+		return err
+	}
+	if err = f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
 }
 
 // manyRuns take seconds to replay, so that a word about it is due.

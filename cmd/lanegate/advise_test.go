@@ -57,6 +57,22 @@ func TestAdvise(t *testing.T) {
 			t.Errorf("promote: %+v", p)
 		}
 	})
+	t.Run("a page beside the text", func(t *testing.T) {
+		page := filepath.Join(t.TempDir(), "report.html")
+		o := runLine(t, "", nil, "advise", file, "--tz", "UTC", "--html", page)
+		o.want(t, 0, "Isolate heavy", "lanegate: wrote "+page)
+		text, err := os.ReadFile(page)
+		if err != nil || !strings.HasPrefix(string(text), "<!DOCTYPE html>") || !strings.HasSuffix(string(text), "</html>\n") || !strings.Contains(string(text), "<h1>Isolate heavy") {
+			t.Errorf("%v: the page is %.80q", err, text)
+		}
+		left, err := filepath.Glob(filepath.Join(filepath.Dir(page), ".lanegate*"))
+		if err != nil || len(left) > 0 {
+			t.Errorf("%v: left behind: %v", err, left)
+		}
+		// A file of that name is replaced; a folder that isn't there is an error.
+		runLine(t, "", nil, "advise", file, "--tz", "UTC", "--html", page, "--json").want(t, 0, `"verify_command": "curl -X POST `, "")
+		runLine(t, "", nil, "advise", file, "--tz", "UTC", "--html", filepath.Join(page, "x", "y.html")).want(t, exitUsage, "", "--html")
+	})
 	t.Run("wrong usage is explained", func(t *testing.T) {
 		for _, tt := range []struct {
 			want string
