@@ -307,6 +307,29 @@ func TestLogsThatCannotTell(t *testing.T) {
 	mustContain(t, textOf(t, r), "does not say when jobs were submitted", "No row says how its run ended")
 }
 
+// Behind a run of three hours hundreds of jobs pile up, and wait for each other long
+// after it has ended: most of the waiting is charged to them. Without it there
+// would be none.
+func TestBacklogIsNoExcuse(t *testing.T) {
+	var jobs []job
+	for i := range 7 * 24 * 90 { // every 40 s, 25 s each
+		jobs = append(jobs, job{fmt.Sprintf("small-%d", i%30), time.Duration(i) * 40 * time.Second, time.Duration(25+15*noise(i)) * time.Second, false})
+	}
+	for d := range 7 {
+		jobs = append(jobs, job{"heavy", time.Duration(d)*day + 3*hour, 3 * hour, false})
+	}
+	r := mustAnalyse(t, mustRead(t, inOneLine(jobs), ReadOptions{}), Options{})
+	if b := r.Blockers[0]; b.Class != "heavy" || b.Share > 0.5 {
+		t.Fatalf("the worst blocker is %+v; this test is about one with less than half", b)
+	}
+	if v := r.Verdict; v.Kind != Isolate || !slices.Equal(v.Classes, []string{"heavy"}) {
+		t.Errorf("verdict %s about %v: %v", v.Kind, v.Classes, v.Reasons)
+	}
+	if w := layoutNamed(t, r, "isolate").of("small-3"); w.P99 > 60 {
+		t.Errorf("with heavy apart small-3 still waits %+v", w)
+	}
+}
+
 func TestHiddenOrderIsWarnedAbout(t *testing.T) {
 	var jobs []job
 	for d := range 10 {
