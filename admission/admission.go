@@ -39,6 +39,9 @@ type Input struct {
 	// them together, which is what explanations use.
 	Workers []Worker
 	Asking  string
+	// NoWaits leaves Decision.Waits empty: a replay of a whole history asks what
+	// starts, millions of times, and explains nothing.
+	NoWaits bool
 }
 
 // Running is an attempt in flight. One with a Verification holds its units and

@@ -49,7 +49,10 @@ import (
 //
 // Due jobs whose class is not in Classes are left out.
 func Plan(in Input) Decision {
-	p := newPass(in)
+	return newPass(in, newStanding(in.Lanes, in.Classes, in.Resources)).run()
+}
+
+func (p *pass) run() Decision {
 	p.startStarved()
 	p.fill()
 	return p.decide()
@@ -57,14 +60,15 @@ func Plan(in Input) Decision {
 
 // pass is the state of one call of Plan.
 type pass struct {
-	in      Input
-	ledger  *ledger
-	lanes   []*lane   // serial included, in a fixed order
-	lines   []*line   // by class id; classes with due jobs only
-	workers []*worker // by id
-	kept    *line     // whose next job has the reservation
-	grants  []Grant
-	left    []start
+	in       Input
+	standing *standing
+	ledger   *ledger
+	lanes    []*lane   // serial included, in a fixed order
+	lines    []*line   // by class id; classes with due jobs only
+	workers  []*worker // by id
+	kept     *line     // whose next job has the reservation
+	grants   []Grant
+	left     []start
 }
 
 // start is a start that is left to another worker.
@@ -73,76 +77,75 @@ type start struct {
 	worker *worker
 }
 
-func newPass(in Input) *pass {
-	p := &pass{in: in, ledger: newLedger(in.Resources, in.Classes)}
-	lanes := p.addLanes()
-	lines := p.addLines(lanes)
-	p.addInFlight(lanes, lines)
+func newPass(in Input, s *standing) *pass {
+	p := &pass{in: in, standing: s}
+	p.addLanes()
+	lines := p.addLines()
+	p.addInFlight(lines)
 	p.addWorkers()
 	return p
 }
 
-func (p *pass) addLanes() map[string]*lane {
-	byName := make(map[string]*lane, len(p.in.Lanes)+1)
-	add := func(l *lane) {
-		byName[l.name] = l
-		p.lanes = append(p.lanes, l)
-	}
-	widths := solve(p.ledger, p.in.Lanes, p.in.Classes)
-	for i := range widths {
-		w := &widths[i]
-		add(&lane{
-			name:   w.lane.Name,
-			paused: w.lane.Paused,
-			serial: w.serial(),
-			fair:   w.lane.Order == lanegate.OrderFair && !w.serial(),
-			width:  w.inForce,
-		})
+func (p *pass) addLanes() {
+	ledger, lanes := p.standing.open()
+	p.ledger = ledger
+	p.lanes = make([]*lane, len(lanes))
+	for i := range lanes {
+		p.lanes[i] = &lanes[i]
 	}
 	if p.in.Hold != "" {
-		byName[lanegate.LaneSerial].taken++
+		p.lane(lanegate.LaneSerial).taken++
 	}
-	return byName
 }
 
-func (p *pass) addLines(lanes map[string]*lane) map[string]*line {
-	byClass := make(map[string]*line, len(p.in.Classes))
-	for i := range p.in.Classes {
-		c := &p.in.Classes[i]
-		byClass[c.ID] = &line{class: c}
+// lane finds a lane that exists, serial always.
+func (p *pass) lane(name string) *lane { return p.lanes[p.standing.index[name]] }
+
+// addLines opens a line for every class with due jobs.
+func (p *pass) addLines() map[string]*line {
+	known := p.standing.lines
+	byClass := make(map[string]*line, min(len(p.in.Due), len(p.in.Classes)))
+	if known == nil {
+		for i := range p.in.Classes {
+			byClass[p.in.Classes[i].ID] = &line{class: &p.in.Classes[i]}
+		}
 	}
+	dues := make([]*Due, len(p.in.Due)) // most classes have one due job
 	for i := range p.in.Due {
 		d := &p.in.Due[i]
 		ln, ok := byClass[d.Class]
 		if !ok {
-			continue
+			blank, ok := known[d.Class]
+			if !ok {
+				continue
+			}
+			ln = &blank
+			byClass[d.Class] = ln
 		}
 		if len(ln.due) == 0 {
 			p.lines = append(p.lines, ln)
+			ln.due = dues[i : i : i+1]
 		}
 		ln.due = append(ln.due, d)
 	}
 	slices.SortFunc(p.lines, func(a, b *line) int { return strings.Compare(a.class.ID, b.class.ID) })
-	rows := make(map[string]*lanegate.Lane, len(p.in.Lanes))
-	for i := range p.in.Lanes {
-		rows[p.in.Lanes[i].Name] = &p.in.Lanes[i]
-	}
 	for _, ln := range p.lines {
-		ln.route, ln.wait = routeOf(ln.class, rows[ln.class.Lane])
-		ln.lane = lanes[ln.route.Lane]
-		ln.needs = p.ledger.needs(ln.class)
+		if known == nil {
+			p.standing.enter(ln)
+		}
+		ln.lane = p.lane(ln.route.Lane)
 	}
 	return byClass
 }
 
 // addInFlight enters attempts as they were written down when they started: a
 // class that has moved since, or a lane that is gone, changes nothing about them.
-func (p *pass) addInFlight(lanes map[string]*lane, lines map[string]*line) {
+func (p *pass) addInFlight(lines map[string]*line) {
 	for i := range p.in.InFlight {
 		r := &p.in.InFlight[i]
 		p.ledger.enter(r)
-		if l, ok := lanes[r.Lane]; ok && r.Verification == "" {
-			l.taken++
+		if i, ok := p.standing.index[r.Lane]; ok && r.Verification == "" {
+			p.lanes[i].taken++
 		}
 		if ln, ok := lines[r.Class]; ok {
 			ln.inFlight++
@@ -336,6 +339,9 @@ func (p *pass) decide() Decision {
 			d.Blocked[job.Job] = since
 		case remembered || ln.passed == job:
 			d.Blocked[job.Job] = p.in.Now
+		}
+		if p.in.NoWaits {
+			continue
 		}
 		if explain == nil {
 			explain = newExplainer(p)

@@ -18,6 +18,9 @@ type Options struct {
 	// resource, a class without an entry counts as 1 of each pool resource.
 	Resources []lanegate.Resource
 	Units     map[string]lanegate.Units
+	// Progress, when set, is told how many of the replays are done: never by two
+	// goroutines at once.
+	Progress func(done, all int)
 }
 
 // DefaultTolerable is the Options.Tolerable that stands for 0.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/lanegate/lanegate"
 )
 
 // busyYear is a CSV log of n runs of some hundred classes, at a load of 0.9 in
@@ -34,6 +36,18 @@ func busyYear(n int) []byte {
 	return b.Bytes()
 }
 
+// scarce declares units so that neither serial nor parallel is a simple lane: the
+// planner must be asked about units at every turn.
+func scarce(classes []string) map[string]lanegate.Units {
+	units := map[string]lanegate.Units{"heavy": {"db": 12}}
+	for i, c := range classes {
+		if c != "heavy" {
+			units[c] = lanegate.Units{"db": 1 + i%5}
+		}
+	}
+	return units
+}
+
 // BenchmarkAdvise reads a log and replays it under every layout. The goal is
 // 1,000,000 rows in a minute and a gibibyte on two cores:
 //
@@ -47,8 +61,8 @@ func BenchmarkAdvise(b *testing.B) {
 		}
 	}
 	text := busyYear(rows)
-	for _, resources := range []bool{false, true} {
-		b.Run(fmt.Sprintf("rows=%d,resources=%v", rows, resources), func(b *testing.B) {
+	for _, declared := range []string{"nothing", "pool", "units"} {
+		b.Run(fmt.Sprintf("rows=%d,declared=%s", rows, declared), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				log, err := Read(b.Context(), []Source{{"bench", bytes.NewReader(text)}}, ReadOptions{})
@@ -56,11 +70,18 @@ func BenchmarkAdvise(b *testing.B) {
 					b.Fatal(err)
 				}
 				opts := Options{}
-				if resources {
+				if declared != "nothing" {
 					opts.Resources = db15
 				}
-				if _, err := Analyse(b.Context(), log, opts); err != nil {
+				if declared == "units" {
+					opts.Units = scarce(log.Classes)
+				}
+				r, err := Analyse(b.Context(), log, opts)
+				if err != nil {
 					b.Fatal(err)
+				}
+				if n := len(r.Layouts); n != 10 {
+					b.Fatalf("%d layouts; isolate and promote must be among them", n)
 				}
 			}
 			var m runtime.MemStats

@@ -3,6 +3,7 @@ package runlog
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -46,14 +47,10 @@ const never = math.MaxInt64
 //     is not newly remembered as blocked. It is left out unless it is remembered.
 //   - In a simple lane (see simpleLanes) nothing but a slot can hold up a head, so
 //     with f free slots only the f jobs with the smallest places can start.
-//   - In a serial lane that is not simple, the first head by place that surely fits
-//     is the last that matters, as long as nothing is kept for anybody: it starts
-//     if none before it does. See lastSerial.
+//   - In serial, of the heads that need the same units only the first by place can
+//     start, and only the first two that starve can matter to others. See twins.
 //   - When neither a slot or units came free, nor a head appeared, nor the patience
 //     of a blocked one ended, the last answer stands and nobody is asked.
-//   - Classes without a job to show matter for widths and reserves only, and
-//     there only by their largest units: one class per lane and resource is
-//     always shown (the skeleton).
 //
 // TestReplayShowsThePlannerEnough compares it with a replay that leaves nothing out.
 type replay struct {
@@ -63,11 +60,12 @@ type replay struct {
 	laneOf   []int   // of each class
 	queues   []queue // of each class; simple lanes have one queue for all
 	inFlight []int   // of each class
-	skeleton []int   // classes that are always shown
 	running  []admission.Running
 	ends     endHeap
 	blocked  map[string]time.Time
-	shown    []bool // classes shown in the present call
+	planner  *admission.Planner
+	twins    *twins // of serial, nil when it is simple
+	serial   int    // the index of serial in lanes
 	// wake is when the patience of the next blocked head ends; changed says whether
 	// the planner could answer differently than it did last time.
 	wake    int64
@@ -82,7 +80,8 @@ type replayLane struct {
 	taken  int
 	simple bool
 	queue  queue // of a simple lane: all its jobs, by place
-	// due lists the classes of a lane that is not simple that have a job due.
+	// due lists the classes with a job due; those of simple lanes and of twins are
+	// kept there.
 	due []int
 }
 
@@ -114,7 +113,6 @@ func newReplay(runs []Run, p *plan) *replay {
 		laneOf:   make([]int, len(p.classes)),
 		queues:   make([]queue, len(p.classes)),
 		inFlight: make([]int, len(p.classes)),
-		shown:    make([]bool, len(p.classes)),
 		blocked:  map[string]time.Time{},
 		wake:     never,
 	}
@@ -130,10 +128,13 @@ func newReplay(runs []Run, p *plan) *replay {
 		r.laneOf[i] = index[route.Lane]
 	}
 	r.simpleLanes()
-	r.skeleton = p.skeleton()
+	r.serial = index[lanegate.LaneSerial]
+	if i := r.serial; !r.lanes[i].simple {
+		r.twins = newTwins(p, r.laneOf, i)
+	}
+	r.planner = admission.NewPlanner(p.lanes, p.classes, p.resources)
 	r.input = admission.Input{
-		Lanes: p.lanes, Resources: p.resources,
-		Workers: []admission.Worker{{ID: "replay", Free: slots}}, Asking: "replay",
+		Workers: []admission.Worker{{ID: "replay", Free: slots}}, Asking: "replay", NoWaits: true,
 	}
 	return r
 }
@@ -165,6 +166,9 @@ func (r *replay) run(ctx context.Context) (*outcome, error) {
 			return nil, fmt.Errorf("replay: lane %s still has jobs that nothing could start", r.lanes[i].name)
 		}
 	}
+	if r.twins != nil && r.twins.due > 0 {
+		return nil, errors.New("replay: serial still has jobs that nothing could start")
+	}
 	return &r.out, nil
 }
 
@@ -189,6 +193,9 @@ func (r *replay) remember(now int64, blocked map[string]time.Time) {
 			r.wake = min(r.wake, patience)
 		}
 	}
+	if r.twins != nil {
+		r.wake = min(r.wake, r.twins.wake(now))
+	}
 }
 
 func (r *replay) arrive(job int32) {
@@ -200,7 +207,11 @@ func (r *replay) arrive(job int32) {
 		return
 	}
 	q := &r.queues[class]
-	if q.len() == 0 {
+	switch {
+	case q.len() > 0:
+	case r.isTwin(class):
+		r.twins.enter(class, job)
+	default:
 		l.due = append(l.due, class)
 	}
 	q.push(job)
@@ -227,11 +238,15 @@ func (r *replay) admit(now int64) {
 	r.changed = false
 	r.show(now)
 	if len(r.input.Due) == 0 {
-		r.remember(now, nil)
+		clear(r.blocked)
+		r.remember(now, r.blocked)
 		return
 	}
 	r.out.decisions++
-	decision := admission.Plan(r.input)
+	decision := r.planner.Plan(r.input)
+	if r.twins != nil {
+		r.rememberTwins(now, &decision)
+	}
 	r.remember(now, decision.Blocked)
 	for _, g := range decision.Grants {
 		r.start(now, g)
@@ -255,6 +270,13 @@ func (r *replay) start(now int64, g admission.Grant) {
 		return
 	}
 	r.queues[class].pop()
+	if r.isTwin(class) {
+		r.twins.leave(class, job)
+		if q := &r.queues[class]; q.len() > 0 {
+			r.twins.enter(class, q.jobs[q.head])
+		}
+		return
+	}
 	if r.queues[class].len() == 0 {
 		l.due = slices.DeleteFunc(l.due, func(c int) bool { return c == class })
 	}

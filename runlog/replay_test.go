@@ -101,6 +101,25 @@ func randomPlan(rng *rand.Rand) *plan {
 	return p
 }
 
+// crowdedPlan is a plan of many classes in a serial line that is not simple, few of
+// which differ in what they need, beside two in parallel that keep the units away.
+func crowdedPlan(rng *rand.Rand) *plan {
+	p := &plan{
+		lanes:     []lanegate.Lane{newLane(lanegate.LaneParallel, 2, lanegate.OrderFair)},
+		resources: []lanegate.Resource{{Name: "db", Capacity: 10}},
+	}
+	for i := range 4 + rng.IntN(10) {
+		c := lanegate.Class{ID: fmt.Sprintf("c%02d", i), MaxInFlight: 1 + rng.IntN(2), Lane: lanegate.LaneSerial}
+		c.Run.Kind = lanegate.RunHTTP
+		c.Units = lanegate.Units{"db": []int{1, 6, 9}[rng.IntN(3)]}
+		if i < 2 {
+			c.Lane, c.Units = lanegate.LaneParallel, lanegate.Units{"db": 3 + rng.IntN(3)}
+		}
+		p.classes = append(p.classes, c)
+	}
+	return p
+}
+
 func randomRuns(rng *rand.Rand, classes int) []Run {
 	var runs []Run
 	for range 60 {
@@ -132,8 +151,11 @@ func possible(p *plan) bool {
 func TestReplayShowsThePlannerEnough(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	resources, parallel, serial := 0, 0, 0
-	for round := range 300 {
+	for round := range 450 {
 		p := randomPlan(rng)
+		if round%3 == 2 {
+			p = crowdedPlan(rng)
+		}
 		runs := randomRuns(rng, len(p.classes))
 		if !possible(p) {
 			continue

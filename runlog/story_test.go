@@ -356,6 +356,19 @@ func TestHiddenOrderIsWarnedAbout(t *testing.T) {
 	mustContain(t, textOf(t, r), "report started after extract had ended in 10 of 10 cycles")
 }
 
+func TestProgressCountsTheReplays(t *testing.T) {
+	var told []int
+	opts := Options{Progress: func(done, all int) {
+		if told = append(told, done); all != 10 {
+			t.Errorf("of %d replays; one line, isolate, promote and 2 to 8 workers are 10", all)
+		}
+	}}
+	mustAnalyse(t, mustRead(t, inOneLine(story()), ReadOptions{}), opts)
+	if want := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+}
+
 func TestAnalyseStopsWithItsContext(t *testing.T) {
 	log := mustRead(t, inOneLine(story()), ReadOptions{})
 	ctx, stop := context.WithCancel(t.Context())

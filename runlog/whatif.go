@@ -147,9 +147,24 @@ func (a *analysis) scenarios() []scenario {
 	return list
 }
 
+// progress makes a function that counts one more replay as done.
+func (a *analysis) progress(all int) func() {
+	var mu sync.Mutex
+	done := 0
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if done++; a.opts.Progress != nil {
+			a.opts.Progress(done, all)
+		}
+	}
+}
+
 // replayOthers replays the remaining layouts, as many at a time as there are processors.
 func (a *analysis) replayOthers(ctx context.Context) error {
 	list := a.scenarios()
+	progress := a.progress(len(list) + 1) // with the one line, which is done
+	progress()
 	outs := make([]*Layout, len(list))
 	errs := make([]error, len(list))
 	var wg sync.WaitGroup
@@ -164,6 +179,7 @@ func (a *analysis) replayOthers(ctx context.Context) error {
 				return
 			}
 			outs[i] = a.layout(list[i].name, list[i].description, list[i].plan, out)
+			progress()
 		})
 	}
 	wg.Wait()

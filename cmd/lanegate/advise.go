@@ -65,6 +65,7 @@ func (c adviseCmd) Run(ctx context.Context, t terminal) error {
 	}
 	if len(log.Runs) >= manyRuns {
 		t.notef("lanegate: replaying %d runs\n", len(log.Runs))
+		opts.Progress = func(done, all int) { t.notef("lanegate: %d of %d replays done\n", done, all) }
 	}
 	report, err := runlog.Analyse(ctx, log, opts)
 	if err != nil {
