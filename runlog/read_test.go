@@ -338,18 +338,41 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-func FuzzReaders(f *testing.F) {
-	f.Add("class,submitted,started,finished,status\na,1,2,3,ok\n", false)
-	f.Add("JobID|JobName|Submit|Start|End|State\n1|a|1|2|3|FAILED\n", false)
-	f.Add(`{"class":"a","submitted":1,"duration":"26h","attempt":2}`, false)
-	f.Add("; UnixStartTime: 5\n1 0 -1 5 1 -1 -1 1 -1 -1 1 7 -1 -1 -1 -1 -1 -1\n", false)
-	f.Add("2026-03-02 01:00:00 INFO start a 1\n2026-10-25 02:10:00 INFO end 1 ok\n", true)
-	f.Add("a;b\n\"x", false)
-	f.Add("class,start,end\na,2026-10-25 02:50:00,2026-10-25 02:10:00\n", false)
+func FuzzAuto(f *testing.F) {
+	fuzzReader(f, Auto, "", "a;b\n\"x", gzipped(f, "class,start,end\na,1,2\n"), "\xef\xbb\xbfclass\tstart\tend\na\t1\t2")
+}
+
+func FuzzCSV(f *testing.F) {
+	fuzzReader(f, CSV, "class,submitted,started,finished,status\na,1,2,3,ok\n", "class,start,end\na,2026-10-25 02:50:00,2026-10-25 02:10:00\n",
+		"dag_id,task_id,start_date,duration,try_number\nd,t,2026-10-25 02:50:00+00,5,2\n")
+}
+
+func FuzzSlurm(f *testing.F) {
+	fuzzReader(f, Slurm, "JobID|JobName|Submit|Start|End|State\n1|a|1|2|3|FAILED\n1.batch|b|1|2|3|COMPLETED\n", "JobID|JobName|Start|Elapsed|\n1|a|Unknown|1-02:00:00|\n")
+}
+
+func FuzzJSON(f *testing.F) {
+	fuzzReader(f, JSON, `{"class":"a","submitted":1,"duration":"26h","attempt":2}`, `{"class":null,"started":{"x":1},"end_ms":1e300}`)
+}
+
+func FuzzSWF(f *testing.F) {
+	fuzzReader(f, SWF, "; UnixStartTime: 5\n1 0 -1 5 1 -1 -1 1 -1 -1 1 7 -1 -1 -1 -1 -1 -1\n", "1 0 3 5 1 -1 -1 1 -1 -1 5 7 2 9 -1 -1 -1 -1")
+}
+
+func FuzzLines(f *testing.F) {
+	fuzzReader(f, Lines, "2026-03-02 01:00:00 INFO start a 1\n2026-10-25 02:10:00 INFO end 1 ok\n")
+}
+
+// fuzzReader holds of any text that every row is accounted for, no run is
+// impossible, and what was read can be analysed and shown.
+func fuzzReader(f *testing.F, format Format, seeds ...string) {
+	for _, s := range seeds {
+		f.Add(s)
+	}
 	zone := mustZone(f, "Europe/Berlin")
-	f.Fuzz(func(t *testing.T, text string, lines bool) {
-		opts := ReadOptions{Zone: zone}
-		if lines {
+	f.Fuzz(func(t *testing.T, text string) {
+		opts := ReadOptions{Zone: zone, Format: format}
+		if format == Lines {
 			opts.StartLine, opts.EndLine = startLine, endLine
 		}
 		log, err := Read(t.Context(), []Source{{"fuzz", strings.NewReader(text)}}, opts)
@@ -372,6 +395,9 @@ func FuzzReaders(f *testing.F) {
 			t.Skip(err) // too long for a fuzz run
 		}
 		textOf(t, report)
+		if err := report.HTML(io.Discard); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := json.Marshal(report); err != nil {
 			t.Fatal(err) // NaN or infinite somewhere
 		}

@@ -226,14 +226,15 @@ type Verdict struct {
 // Candidate is a class that could leave the line once that was verified.
 type Candidate struct {
 	Class string `json:"class"`
-	// Role is "blocker" (to run in a lane of its own) or "victim" (to go to parallel).
+	// Role is "blocker" (to run in a lane of its own), "victim" (to go to parallel) or
+	// "peer" (to go to parallel, beside itself too, where workers are added).
 	Role string `json:"role"`
 	// Layout names the one that After is from.
 	Layout string `json:"layout"`
 	Before Spread `json:"waits_before"`
 	After  Spread `json:"waits_after"`
 	// Saved is the hours of waiting that the layout takes off: for a blocker those of
-	// all others, for a victim its own.
+	// all jobs, for others their own.
 	Saved float64 `json:"saved_hours"`
 	// Warnings name hidden orders and missing declarations.
 	Warnings []string `json:"warnings"`

@@ -259,7 +259,10 @@ func TestBurstsNeedWorkers(t *testing.T) {
 	if r.Load.Rho > 0.3 || r.Load.Dispersion < 10 {
 		t.Errorf("load = %+v; little work in big bursts", r.Load)
 	}
-	mustContain(t, textOf(t, r), "Add workers, not lanes", "bursts")
+	mustContain(t, textOf(t, r), "Add workers, not lanes", "bursts", `{"class": "a", "copies": 2}`)
+	if len(r.Verdict.Verify) != 3 || r.Verdict.Verify[0].Role != "peer" || r.Verdict.Verify[0].Layout != "workers_3" || r.Verdict.Verify[0].After.Max > r.Verdict.Verify[0].Before.Max/2 {
+		t.Errorf("to verify: %+v", r.Verdict.Verify)
+	}
 }
 
 func TestEarlyDeathIsNoReasonForALane(t *testing.T) {
@@ -288,16 +291,18 @@ func TestEarlyDeathIsNoReasonForALane(t *testing.T) {
 
 func TestLogsThatCannotTell(t *testing.T) {
 	few := inOneLine(story()[:12])
-	if r := mustAnalyse(t, mustRead(t, few, ReadOptions{}), Options{}); r.Verdict.Kind != CannotTell || !strings.Contains(r.Verdict.Sentence, "too few") {
+	r := mustAnalyse(t, mustRead(t, few, ReadOptions{}), Options{})
+	if r.Verdict.Kind != CannotTell || !strings.Contains(r.Verdict.Sentence, "too few") {
 		t.Errorf("12 runs: %+v", r.Verdict)
 	}
+	mustContain(t, textOf(t, r), "too few runs of a second or more")
 	var b strings.Builder
 	b.WriteString("class,started_at,finished_at\n")
 	for i := range 50 {
 		at := time.Duration(i) * hour
 		fmt.Fprintf(&b, "a,%s,%s\n", stamp(at), stamp(at+time.Minute))
 	}
-	r := mustAnalyse(t, mustRead(t, b.String(), ReadOptions{}), Options{})
+	r = mustAnalyse(t, mustRead(t, b.String(), ReadOptions{}), Options{})
 	if r.Verdict.Kind != CannotTell || r.Recorded != nil || len(r.Layouts) != 0 {
 		t.Errorf("without submit times: %+v", r.Verdict)
 	}

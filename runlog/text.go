@@ -174,7 +174,9 @@ func (t *text) classes(r *Report) {
 // those within the first classes.
 func splitSentences(r *Report, classes int) []string {
 	var list []string
-	if m := r.Mix; m.Split {
+	if m := r.Mix; m.TooFew {
+		list = append(list, fmt.Sprintf("There are too few runs of a second or more (under %d) to say whether they fall into groups.", minSplitRuns))
+	} else if m.Split {
 		list = append(list, fmt.Sprintf("All runs fall into two groups: %s around %s and %s around %s.",
 			grouped3(m.Short), human(m.ShortMedian), grouped3(m.Long), human(m.LongMedian)))
 	}

@@ -189,7 +189,9 @@ func (a *analysis) addWorkers() {
 	if l.Dispersion >= 2 {
 		a.because("jobs come in bursts (dispersion %s; 1 is no bursts), up to %s of work in one hour", digits3(l.Dispersion), human(l.BusiestHour*3600))
 	}
-	a.next("Workers side by side need classes that may run side by side: verify that first.")
+	a.peers(layoutWorkers + strconv.Itoa(min(v.Workers, maxWorkers)))
+	a.next("Workers side by side need classes that may run side by side, with others and with themselves.")
+	a.nextVerify()
 }
 
 // crowd says why no lane of its own would do.

@@ -1,6 +1,7 @@
 package runlog
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -43,18 +44,49 @@ func (a *analysis) nextVerify() {
 	}
 	members := a.members()
 	ids := classIDs(members)
-	v.Command = verifyCommand(ids)
 	a.next("Nothing was changed. Register these classes as they are; they run in serial, one at a time, as before.")
-	a.next("Verify: the command below starts %s side by side once, in a recorded experiment, and compares their results with what they do alone.", list(ids))
-	if v.Kind == Isolate {
+	what, copies := list(ids), 1
+	if v.Kind == AddWorkers {
+		what, copies = "two runs each of "+what, 2
+	}
+	v.Command = verifyCommand(ids, copies)
+	a.next("Verify: the command below starts %s side by side once, in a recorded experiment, and compares their results with what they do alone.", what)
+	switch v.Kind {
+	case Isolate:
 		a.next("When that has passed, promote %s to a lane of its own of width 1; verify and promote the others to parallel after it, as far as you need.", ids[0])
-	} else {
+	case AddWorkers:
+		a.next("When that has passed, promote them to parallel, with as many at once as were proven; go on with more copies and more classes.")
+	default:
 		a.next("When that has passed, promote the short classes to parallel, one after the other; the long ones stay in serial.")
 	}
 	for i, name := range members {
 		if ids[i] != name {
 			a.next("%q can't be a class id in lanegate, which has lower-case letters, digits, points and dashes; it is %s here.", name, ids[i])
 		}
+	}
+}
+
+// maxPeers bounds the classes to verify for more workers.
+const maxPeers = 5
+
+// peers are the classes that gain most from more workers: those that wait most in
+// one line, have five runs or more, and mostly end well.
+func (a *analysis) peers(layout string) {
+	v := &a.report.Verdict
+	before, after := a.layouts[layoutOneLine], a.layouts[layout]
+	sound := map[string]bool{}
+	for i := range a.report.Classes {
+		c := &a.report.Classes[i]
+		sound[c.Class] = c.Runs >= 5 && c.DiesEarly == nil && c.Failed*5 <= c.Runs
+	}
+	waits := slices.DeleteFunc(slices.Clone(before.Classes), func(c ClassWaits) bool { return !sound[c.Class] || c.Hours <= 0 })
+	slices.SortStableFunc(waits, func(x, y ClassWaits) int { return cmp.Compare(y.Hours, x.Hours) })
+	for _, w := range waits[:min(maxPeers, len(waits))] {
+		then := after.of(w.Class)
+		v.Verify = append(v.Verify, Candidate{
+			Class: w.Class, Role: "peer", Layout: layout, Before: w.Spread, After: then.Spread,
+			Saved: round(w.Hours-then.Hours, 1e3), Warnings: a.warnings(w.Class),
+		})
 	}
 }
 
@@ -109,7 +141,7 @@ func classID(name string) string {
 
 // verifyCommand is a shell command of lines that fit the text report. The ids are safe
 // to stand in quotes.
-func verifyCommand(ids []string) string {
+func verifyCommand(ids []string, copies int) string {
 	var s strings.Builder
 	s.WriteString(`curl -X POST "$LANEGATE_URL/verification-runs" \
   -H "Authorization: Bearer $LANEGATE_TOKEN" \
@@ -123,7 +155,7 @@ func verifyCommand(ids []string) string {
 		if len(id) > 36 { // JSON minds no line breaks
 			between = "\n     "
 		}
-		s.WriteString("\n    {\"class\":" + between + strconv.Quote(id) + "," + between + `"copies": 1}`)
+		s.WriteString("\n    {\"class\":" + between + strconv.Quote(id) + "," + between + fmt.Sprintf(`"copies": %d}`, copies))
 	}
 	s.WriteString("]}'")
 	return s.String()
