@@ -236,6 +236,7 @@ func TestForeignNamesStayText(t *testing.T) {
 	if !strings.Contains(textIn(all, "h1"), "Isolate <script>alert(1)</script>") {
 		t.Errorf("the heading is %q", textIn(all, "h1"))
 	}
+	mustContain(t, strings.Join(r.Verdict.Next, " "), `the command writes "<script>alert(1)</script>" as script-alert-1---script, `)
 	// The command is pasted into a shell: nothing of a name may end its quotes.
 	if strings.Count(r.Verdict.Command, "'") != 4 || strings.ContainsAny(r.Verdict.Command, ";`<>") {
 		t.Errorf("the command is %s", r.Verdict.Command)

@@ -59,10 +59,14 @@ func (a *analysis) nextVerify() {
 	default:
 		a.next("When that has passed, promote the short classes to parallel, one after the other; the long ones stay in serial.")
 	}
+	var renamed []string
 	for i, name := range members {
 		if ids[i] != name {
-			a.next("%q can't be a class id in lanegate, which has lower-case letters, digits, points and dashes; it is %s here.", name, ids[i])
+			renamed = append(renamed, quote(name)+" as "+ids[i])
 		}
+	}
+	if len(renamed) > 0 {
+		a.next("Class ids are of lower-case letters, digits, points, dashes and underscores, so the command writes %s.", strings.Join(renamed, ", "))
 	}
 }
 
