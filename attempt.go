@@ -39,7 +39,9 @@ type Attempt struct {
 	Fingerprint  string
 	Worker       string
 	Verification string
-	Detached     bool
+	// Round of the verification run this attempt was started for, from 1; 0 outside of one.
+	Round    int
+	Detached bool
 	// HeartbeatBy is the deadline of a detached attempt.
 	HeartbeatBy     *time.Time
 	CancelRequested bool
@@ -55,6 +57,9 @@ type Attempt struct {
 	ExitCode  *int   // exec
 	Signal    string // exec: "SIGKILL" …
 	Status    int    // http
+	// Trouble and Measured are as in Ending.
+	Trouble  []PhraseMatch
+	Measured map[string]int
 }
 
 // Fence returns the fence of the attempt.
@@ -75,6 +80,12 @@ type Ending struct {
 	// Result is a valid JSON text, verbatim, or nil.
 	Result []byte
 	Output Output
+	// Trouble lists the phrases of trouble found in the output or error of a run
+	// that may have run beside others.
+	Trouble []PhraseMatch
+	// Measured is the peak of units seen in use by this run, for each resource with
+	// a probe that saw any; nil when nothing was measured.
+	Measured map[string]int
 }
 
 // Output is the kept head and tail of what a run printed. Both parts are valid

@@ -94,6 +94,11 @@ type ClassSpec struct {
 	Overlap     Overlap  `json:"overlap,omitempty" yaml:"overlap,omitempty" enums:"queue,skip,coalesce"`
 	FreshWithin Duration `json:"fresh_within,omitzero" yaml:"fresh_within,omitempty" swaggertype:"string" example:"26h"`
 	Paused      bool     `json:"paused,omitempty" yaml:"paused,omitempty"`
+	// Phrases are expressions (RE2) of trouble beside the built-in ones; each is
+	// tried on every kept line of output. A line that one of IgnorePhrases matches is
+	// never trouble.
+	Phrases       []string `json:"phrases,omitempty" yaml:"phrases,omitempty"`
+	IgnorePhrases []string `json:"ignore_phrases,omitempty" yaml:"ignore_phrases,omitempty"`
 }
 
 // Class is a kind of job with its stored metadata.

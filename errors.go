@@ -118,22 +118,28 @@ var (
 	// ErrUnknownClass is the answer to a submission, not to a look-up.
 	ErrUnknownClass = &Error{Kind: KindInvalid, Code: "unknown_class", Message: "this job class is not registered. Register it with PUT /job-classes/{id} or in the config file, or configure default_target."}
 	// ErrLateWrite: the attempt already has an outcome, or the fence names another one.
-	ErrLateWrite       = &Error{Kind: KindConflict, Code: "attempt_lost", Message: "this attempt already has an outcome; nothing was changed."}
-	ErrJobFinal        = &Error{Kind: KindConflict, Code: "job_already_done", Message: "the job is already in a final state; nothing was changed."}
-	ErrNotRetryable    = &Error{Kind: KindConflict, Code: "job_not_failed", Message: "only a failed job can be retried; submit a new job instead."}
-	ErrNotQueued       = &Error{Kind: KindConflict, Code: "job_not_queued", Message: "only a queued job can be moved to the front of its class's line."}
-	ErrKeyReused       = &Error{Kind: KindInvalid, Code: "idempotency_key_reused", Message: "this idempotency key was used before with another body; nothing was enqueued. Use a new key for a new job."}
-	ErrUnavailable     = &Error{Kind: KindUnavailable, Code: "store_unavailable", Message: "the database does not answer; try again.", RetryAfter: 5 * time.Second}
-	ErrOutcomeUnknown  = &Error{Kind: KindUnavailable, Code: "outcome_unknown", Message: "the commit was not confirmed: the job may or may not have been accepted. Repeat the request with the same idempotency key.", RetryAfter: 2 * time.Second}
-	ErrOverloaded      = &Error{Kind: KindLimited, Code: "overloaded", Message: "too many requests wait for the database; nothing was enqueued. Try again.", RetryAfter: 1 * time.Second}
-	ErrWorkerGone      = &Error{Kind: KindConflict, Code: "worker_not_live", Message: "this worker was declared dead or has left; start again under a new identity."}
-	ErrBuiltinLane     = &Error{Kind: KindConflict, Code: "lane_is_builtin", Message: "this lane is built in and can't be changed that way or deleted."}
-	ErrClassExists     = &Error{Kind: KindConflict, Code: "class_exists", Message: "this job class exists already; change it with PUT or PATCH."}
-	ErrManagedByFile   = &Error{Kind: KindConflict, Code: "managed_by_file", Message: "this is declared in the config file; edit it there and reload."}
-	ErrWouldDemote     = &Error{Kind: KindConflict, Code: "would_demote", Message: "this edit changes the fingerprint of a promoted class, which voids its proof. Repeat with ?demote=true to move it back to serial."}
-	ErrWidthLowered    = &Error{Kind: KindConflict, Code: "width_lowered", Message: "this change would lower a lane's width in force. Repeat with ?accept=width if that is meant."}
-	ErrWidthOvercommit = &Error{Kind: KindConflict, Code: "width_overcommitted", Message: "this width is above what the declared resources allow. Choose a smaller one or set allow_overcommit."}
-	ErrInUse           = &Error{Kind: KindConflict, Code: "in_use", Message: "this is still in use and can't be deleted."}
+	ErrLateWrite            = &Error{Kind: KindConflict, Code: "attempt_lost", Message: "this attempt already has an outcome; nothing was changed."}
+	ErrJobFinal             = &Error{Kind: KindConflict, Code: "job_already_done", Message: "the job is already in a final state; nothing was changed."}
+	ErrNotRetryable         = &Error{Kind: KindConflict, Code: "job_not_failed", Message: "only a failed job can be retried; submit a new job instead."}
+	ErrNotQueued            = &Error{Kind: KindConflict, Code: "job_not_queued", Message: "only a queued job can be moved to the front of its class's line."}
+	ErrKeyReused            = &Error{Kind: KindInvalid, Code: "idempotency_key_reused", Message: "this idempotency key was used before with another body; nothing was enqueued. Use a new key for a new job."}
+	ErrUnavailable          = &Error{Kind: KindUnavailable, Code: "store_unavailable", Message: "the database does not answer; try again.", RetryAfter: 5 * time.Second}
+	ErrOutcomeUnknown       = &Error{Kind: KindUnavailable, Code: "outcome_unknown", Message: "the commit was not confirmed: the job may or may not have been accepted. Repeat the request with the same idempotency key.", RetryAfter: 2 * time.Second}
+	ErrOverloaded           = &Error{Kind: KindLimited, Code: "overloaded", Message: "too many requests wait for the database; nothing was enqueued. Try again.", RetryAfter: 1 * time.Second}
+	ErrWorkerGone           = &Error{Kind: KindConflict, Code: "worker_not_live", Message: "this worker was declared dead or has left; start again under a new identity."}
+	ErrBuiltinLane          = &Error{Kind: KindConflict, Code: "lane_is_builtin", Message: "this lane is built in and can't be changed that way or deleted."}
+	ErrClassExists          = &Error{Kind: KindConflict, Code: "class_exists", Message: "this job class exists already; change it with PUT or PATCH."}
+	ErrManagedByFile        = &Error{Kind: KindConflict, Code: "managed_by_file", Message: "this is declared in the config file; edit it there and reload."}
+	ErrWouldDemote          = &Error{Kind: KindConflict, Code: "would_demote", Message: "this edit changes the fingerprint of a promoted class, which voids its proof. Repeat with ?demote=true to move it back to serial."}
+	ErrWidthLowered         = &Error{Kind: KindConflict, Code: "width_lowered", Message: "this change would lower a lane's width in force. Repeat with ?accept=width if that is meant."}
+	ErrWidthOvercommit      = &Error{Kind: KindConflict, Code: "width_overcommitted", Message: "this width is above what the declared resources allow. Choose a smaller one or set allow_overcommit."}
+	ErrVerificationNotFound = &Error{Kind: KindNotFound, Code: "verification_not_found", Message: "there is no verification run with this id; GET /verification-runs lists them."}
+	// ErrVerificationRefused: the plan can't be carried out; Details["conditions"] has every reason.
+	ErrVerificationRefused = &Error{Kind: KindConflict, Code: "verification_refused", Message: "this verification run can't be carried out; nothing was started. \"conditions\" lists every reason."}
+	ErrVerificationOver    = &Error{Kind: KindConflict, Code: "verification_over", Message: "the verification run is over already; nothing was changed."}
+	// ErrPromotionRefused: the gate; Details["conditions"] has every unmet condition.
+	ErrPromotionRefused = &Error{Kind: KindConflict, Code: "promotion_refused", Message: "the class stays where it is. \"conditions\" lists every unmet condition."}
+	ErrInUse            = &Error{Kind: KindConflict, Code: "in_use", Message: "this is still in use and can't be deleted."}
 )
 
 // KindOf returns the kind of err, KindInternal for errors of other types.

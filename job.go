@@ -102,10 +102,12 @@ type Job struct {
 
 	BlockedBy       string // the job that stood in the way of a skipped one
 	CancelRequested bool
-	Verification    string
-	StartedAt       *time.Time // of the last attempt
-	FinishedAt      *time.Time
-	Route           *Route // of the running or last attempt
+	// Verification is the verification run that made this job up, "" for one that
+	// somebody submitted, even while it runs in an experiment: see Attempt.Verification.
+	Verification string
+	StartedAt    *time.Time // of the last attempt
+	FinishedAt   *time.Time
+	Route        *Route // of the running or last attempt
 }
 
 // Route is the lane a job's attempt was put in and, when that is not the lane

@@ -32,7 +32,8 @@ type Settlement struct {
 // was requested wins over every outcome but success.
 //
 // Failures and time-outs count towards max_attempts; a lost attempt counts as a
-// loss; waiting, deferral and interruption count as none of these.
+// loss; waiting, deferral and interruption count as none of these. A job that a
+// verification run made up ends with its one attempt, whatever the class's policy.
 func Settle(j Job, s ClassSpec, e Ending, jitter float64) Settlement {
 	s = s.WithDefaults()
 	t := Settlement{Failures: j.Failures, Losses: j.Losses, Deferrals: j.Deferrals, Interruptions: j.Interruptions}
@@ -55,6 +56,9 @@ func Settle(j Job, s ClassSpec, e Ending, jitter float64) Settlement {
 			t.Failures++
 		}
 		return to(EventCancel, "cancelled", 0)
+	}
+	if j.Verification != "" && e.Outcome != Succeeded {
+		return to(EventFail, t.countMadeUp(e), 0)
 	}
 	switch e.Outcome {
 	case Succeeded:
@@ -102,6 +106,28 @@ func Settle(j Job, s ClassSpec, e Ending, jitter float64) Settlement {
 		return to(EventInterrupt, "lost: "+lossOf(e), 0)
 	}
 	panic("lanegate: settle: unknown outcome " + string(e.Outcome))
+}
+
+// countMadeUp counts the bad outcome of a made-up job and says, as its reason,
+// that it is never repeated.
+func (t *Settlement) countMadeUp(e Ending) string {
+	detail := e.Error
+	switch e.Outcome {
+	case Failed, TimedOut:
+		t.Failures++
+	case Deferred:
+		t.Deferrals++
+	case Interrupted:
+		t.Interruptions++
+	case Lost:
+		t.Losses++
+		detail = lossOf(e)
+	}
+	reason := string(e.Outcome) + "; a run that a verification run made up is never repeated"
+	if detail != "" {
+		reason += ": " + detail
+	}
+	return reason
 }
 
 // lossOf says what is known of a lost attempt.

@@ -68,6 +68,42 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// A job that a verification run made up ends with its one attempt, whatever its
+// class allows, and says so.
+func TestSettleNeverRepeatsMadeUpJobs(t *testing.T) {
+	spec := ClassSpec{Run: Run{Kind: RunExec}, MaxAttempts: 9, Repeatable: new(true)}
+	for _, tt := range []struct {
+		outcome   Outcome
+		cancelled bool
+		state     State
+		counters  Settlement
+	}{
+		{Succeeded, false, StateSucceeded, Settlement{}},
+		{Succeeded, true, StateSucceeded, Settlement{}},
+		{Failed, false, StateFailed, Settlement{Failures: 1}},
+		{Failed, true, StateCancelled, Settlement{Failures: 1}},
+		{TimedOut, false, StateFailed, Settlement{Failures: 1}},
+		{Deferred, false, StateFailed, Settlement{Deferrals: 1}},
+		{Interrupted, false, StateFailed, Settlement{Interruptions: 1}},
+		{Interrupted, true, StateCancelled, Settlement{}},
+		{Lost, false, StateFailed, Settlement{Losses: 1}},
+		{Lost, true, StateCancelled, Settlement{}},
+		{Cancelled, false, StateCancelled, Settlement{}},
+	} {
+		got := Settle(Job{Verification: "v", CancelRequested: tt.cancelled}, spec, Ending{Outcome: tt.outcome, Error: "the cause"}, 0.5)
+		if got.State != tt.state || got.ReadyIn != 0 {
+			t.Errorf("%s (cancel asked for: %v): %+v, want it %s", tt.outcome, tt.cancelled, got, tt.state)
+		}
+		if got.State == StateFailed && (!strings.Contains(got.Reason, "never repeated") || !strings.Contains(got.Reason, "the cause") || !strings.Contains(got.Reason, string(tt.outcome))) {
+			t.Errorf("%s: reason %q", tt.outcome, got.Reason)
+		}
+		got.Event, got.State, got.Reason = "", "", ""
+		if got != tt.counters {
+			t.Errorf("%s: counters %+v, want %+v", tt.outcome, got, tt.counters)
+		}
+	}
+}
+
 // C64: a job that kills its worker ends, with that reason.
 func TestSettleSaysWorkerDied(t *testing.T) {
 	got := Settle(Job{Losses: MaxLosses - 1}, ClassSpec{Run: Run{Kind: RunExec}}, Ending{Outcome: Lost}, 0)

@@ -25,7 +25,7 @@ type Input struct {
 	InFlight []Running
 	// Due lists due queued jobs. For each class they are in the order of the
 	// class's line (Before) and start with its head; a class's list may be cut
-	// after as many jobs as could start at most.
+	// after as many jobs as could start at most, those of the trial's round included.
 	Due []Due
 	// BlockedSince says since when a head has been blocked by resources, or by the
 	// slots of the workers that can run it (job id → time), as the last Plan's
@@ -34,6 +34,8 @@ type Input struct {
 	StarveAfter  time.Duration
 	// Hold is the verification run that holds the serial slot, "" when none does.
 	Hold string
+	// Trial is the verification run whose turn it is, nil when there is none.
+	Trial *Trial
 	// Workers are the live workers that take work, each with its free slots as the
 	// database knows them. Asking is the one that wants work; "" plans for all of
 	// them together, which is what explanations use.
@@ -44,8 +46,8 @@ type Input struct {
 	NoWaits bool
 }
 
-// Running is an attempt in flight. One with a Verification holds its units and
-// counts in its class, but takes no slot of its lane; its units count as used
+// Running is an attempt in flight. One with a Verification holds its units, but
+// takes no slot of its lane, its class or its worker; its units count as used
 // outside serial, whatever its lane.
 type Running struct {
 	Job          string
@@ -55,6 +57,27 @@ type Running struct {
 	Worker       string
 	Verification string
 	StartedAt    time.Time
+}
+
+// Trial is the verification run whose turn it is: the oldest that is not over.
+// Only one takes part in a decision; the others wait for it.
+type Trial struct {
+	ID      string
+	PlaceAt time.Time // when it was asked for; with ID its place in the serial line
+	// Members are the classes under trial; an open trial reserves their due jobs.
+	Members []string
+	// FromQueue: the runs are due jobs of the members. Otherwise they are made up
+	// when they start, and their grants name no job.
+	FromQueue bool
+	// Owner is the worker that carries it out, "" until one has taken it.
+	Owner string
+	// WantsHold: serial's slot must be held before a round starts; Input.Hold tells
+	// whether it is.
+	WantsHold bool
+	// Round is what shall run at once now, one class name for each run, in any
+	// order. It is empty once the round has been started. Attempts of this trial
+	// still in flight (long runs) count as part of it.
+	Round []string
 }
 
 // Due is a due queued job.
@@ -85,7 +108,7 @@ type Worker struct {
 	ID    string
 	Lanes []string // lanes it serves, serial included; nil means all
 	// Free is how many more runs outside serial it can take now; SerialFree says
-	// whether it can take one in serial. Serial has a local slot of its own, so
+	// whether it can take one in serial. Runs of verification count in neither. Serial has a local slot of its own, so
 	// that a full worker never makes serial wait for parallel runs.
 	Free       int
 	SerialFree bool
@@ -100,7 +123,8 @@ type Code string
 // (resource:<name>); here it is in Reason.Subject. Jobs says whose finish would
 // help: the jobs in flight of the lane (lane_full), of the class (class_limit),
 // that use the resource, of the verification run, on the workers (worker_full);
-// the job kept for; the earlier job. It is empty for the others.
+// the job kept for; the earlier job. It is empty for the others. Attempts of
+// verification runs are named for resources and for their run only.
 const (
 	LaneFull     Code = "lane_full"
 	ClassLimit   Code = "class_limit"
@@ -115,6 +139,8 @@ const (
 	LaneWait     Code = "lane_unavailable"
 	// WorkerFull: every live worker that can run it has all local slots taken.
 	WorkerFull Code = "worker_full"
+	// UnknownClass: a member of the trial is gone. Subject: class.
+	UnknownClass Code = "unknown_class"
 )
 
 // Reason is one cause of a wait, with the jobs that hold what the head needs.
@@ -139,10 +165,53 @@ type Grant struct {
 	Route  lanegate.Route
 	Units  lanegate.Units
 	Worker string
+	// Verification is the trial that this start belongs to, "" for an ordinary one.
+	// It then takes no slot of its lane, its class or its worker, and Job is "" when
+	// the job must be made up.
+	Verification string
+}
+
+// TrialStep is what a decision does for the trial. One decision may take it, take
+// serial's slot and start the round.
+type TrialStep struct {
+	// Take: the asking worker becomes the owner; with Asking "", one would.
+	Take bool
+	// Hold: the trial takes serial's slot.
+	Hold bool
+	// Start: the round starts now. Gang are its starts, all or none, by class and
+	// in the order of each line; they are not in Decision.Grants. It is empty when
+	// everything that the round asks for is in flight already.
+	Start bool
+	Gang  []Grant
+	// Reasons say why the round does not start now, once the grants of the decision
+	// have started; empty when it does, when it has started, or when it waits for
+	// nothing but another worker's asking. Reasons that no finish can mend stand
+	// alone; while there is one, the trial is not taken and nothing is reserved for
+	// it:
+	//
+	//	no_worker         subject: the owner, which is not live; a command; several
+	//	                  joined by "+", which no worker has all; "" without workers
+	//	unknown_class     subject: the member that does not exist
+	//	paused            subject: class:<name> or lane:<name>
+	//	lane_unavailable  subject: the lane that a member waits for
+	//	over_capacity     subject: the resource that the round needs too much of
+	//
+	// The others, in this order:
+	//
+	//	not_due           no member has a due job
+	//	verification      subject: the run that holds serial's slot
+	//	lane_full         subject: serial; jobs: in it
+	//	kept_for          subject and jobs: the job that goes before in serial
+	//	class_limit       subject: a member with ordinary attempts; jobs: these
+	//	not_due           subject: a member with too few due jobs for the round
+	//	resource          subject: the resource; jobs: that use it
+	Reasons []Reason
 }
 
 // Wait is a head that was not granted, and every reason that holds once the
-// grants of the same decision have started. Reasons are in a fixed order: paused
+// grants of the same decision and the trial's have started. A head waits for
+// verification while a run holds serial's slot, reserves its class, or is kept
+// units that the head would take. Reasons are in a fixed order: paused
 // (class, lane), lane_unavailable, no_worker (lane, command), over_capacity,
 // verification, lane_full, class_limit, resource, kept_for, worker_full; those
 // with several subjects by subject. over_capacity stands for resource where the
@@ -169,4 +238,6 @@ type Decision struct {
 	Blocked map[string]time.Time
 	// Kept is the job whose resources are kept for it, "" when none is.
 	Kept string
+	// Trial is nil when the input has none.
+	Trial *TrialStep
 }

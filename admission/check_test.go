@@ -31,6 +31,7 @@ func checkDecision(t failer, in Input, d Decision) {
 	checkOrder(t, in, d)
 	checkPlacement(t, in, d)
 	checkWaits(t, in, d)
+	checkTrial(t, in, d)
 	if diff := diffOracle(in, d); diff != "" {
 		t.Errorf("oracle and Plan differ (-oracle +Plan):\n%s\ninput: %+v", diff, in)
 	}
@@ -39,8 +40,10 @@ func checkDecision(t failer, in Input, d Decision) {
 // after is what is in flight once the grants have started.
 func after(in Input, d Decision) []Running {
 	runs := slices.Clone(in.InFlight)
-	for _, g := range d.Grants {
-		runs = append(runs, Running{Job: g.Job, Class: g.Class, Lane: g.Route.Lane, Units: g.Units, Worker: g.Worker})
+	for _, g := range d.starts() {
+		runs = append(runs, Running{
+			Job: g.Job, Class: g.Class, Lane: g.Route.Lane, Units: g.Units, Worker: g.Worker, Verification: g.Verification,
+		})
 	}
 	return runs
 }
@@ -67,13 +70,13 @@ func checkLimits(t failer, in Input, d Decision) {
 	runs := after(in, d)
 	for _, g := range d.Grants {
 		lane := count(runs, func(r Running) bool { return r.Lane == g.Route.Lane && r.Verification == "" })
-		if g.Route.Lane == lanegate.LaneSerial && in.Hold != "" {
+		if g.Route.Lane == lanegate.LaneSerial && holdAfter(in, d) != "" {
 			lane++
 		}
 		if width := widths[g.Route.Lane].InForce; lane > width {
 			t.Errorf("start of %s: %d in flight in lane %s of width %d", g.Job, lane, g.Route.Lane, width)
 		}
-		class := count(runs, func(r Running) bool { return r.Class == g.Class })
+		class := count(runs, func(r Running) bool { return r.Class == g.Class && r.Verification == "" })
 		if limit := max(1, findClass(in, g.Class).MaxInFlight); class > limit {
 			t.Errorf("start of %s: %d in flight of class %s with limit %d", g.Job, class, g.Class, limit)
 		}
@@ -138,8 +141,10 @@ func classOf(in Input, job string) string {
 func checkOrder(t failer, in Input, d Decision) {
 	t.Helper()
 	granted := map[string][]string{}
-	for _, g := range d.Grants {
-		granted[g.Class] = append(granted[g.Class], g.Job)
+	for _, g := range d.starts() {
+		if g.Job != "" {
+			granted[g.Class] = append(granted[g.Class], g.Job)
+		}
 	}
 	for class, jobs := range granted {
 		var line []string
@@ -160,6 +165,9 @@ func checkPlacement(t failer, in Input, d Decision) {
 	t.Helper()
 	for _, g := range d.Grants {
 		c := findClass(in, g.Class)
+		if g.Verification != "" {
+			t.Errorf("%s of %s is among the ordinary grants", g.Job, g.Verification)
+		}
 		if g.Route.Lane != lanegate.LaneSerial && g.Route.Lane != c.Lane {
 			t.Errorf("%s of lane %q started in %q", g.Job, c.Lane, g.Route.Lane)
 		}
@@ -211,11 +219,11 @@ func checkWaits(t failer, in Input, d Decision) {
 			t.Errorf("%s waits without a reason", w.Job)
 		}
 		for _, r := range w.Reasons {
-			if r.Code == ResourceFull && len(r.Jobs) == 0 {
+			if r.Code == ResourceFull && len(r.Jobs) == 0 && !madeUp(d) {
 				t.Errorf("%s waits for %s, which nobody uses", w.Job, r)
 			}
 			for _, job := range r.Jobs {
-				if !running[job] && (r.Code != KeptFor || job != d.Kept) {
+				if job == "" || !running[job] && (r.Code != KeptFor || job != d.Kept) {
 					t.Errorf("%s waits for %s, said to be held by %s, which does not run", w.Job, r, job)
 				}
 			}
@@ -225,7 +233,7 @@ func checkWaits(t failer, in Input, d Decision) {
 		return
 	}
 	granted := map[string]bool{}
-	for _, g := range d.Grants {
+	for _, g := range d.starts() {
 		granted[g.Job] = true
 	}
 	explained := map[string]string{}
@@ -268,6 +276,11 @@ func cloneInput(in Input) Input {
 	}
 	c.Due = slices.Clone(in.Due)
 	c.BlockedSince = maps.Clone(in.BlockedSince)
+	if in.Trial != nil {
+		trial := *in.Trial
+		trial.Members, trial.Round = slices.Clone(trial.Members), slices.Clone(trial.Round)
+		c.Trial = &trial
+	}
 	c.Workers = slices.Clone(in.Workers)
 	for i := range c.Workers {
 		c.Workers[i].Lanes = slices.Clone(c.Workers[i].Lanes)

@@ -22,7 +22,7 @@ func (d Decision) WaitOf(class string) (Wait, bool) {
 // every other job for the one that stands first. It is empty for a job that the
 // decision starts. A job that is not due waits for its time: Reason{Code: NotDue}.
 func (d Decision) ReasonsOf(class, job string) []Reason {
-	for _, g := range d.Grants {
+	for _, g := range d.starts() {
 		if g.Job == job {
 			return nil
 		}
@@ -33,12 +33,20 @@ func (d Decision) ReasonsOf(class, job string) []Reason {
 		}
 		return []Reason{{Code: EarlierOf, Jobs: []string{w.Job}}}
 	}
-	for _, g := range slices.Backward(d.Grants) {
-		if g.Class == class {
+	for _, g := range slices.Backward(d.starts()) {
+		if g.Class == class && g.Job != "" {
 			return []Reason{{Code: EarlierOf, Jobs: []string{g.Job}}}
 		}
 	}
 	return nil
+}
+
+// starts lists the grants and those of the trial's round.
+func (d Decision) starts() []Grant {
+	if d.Trial == nil || len(d.Trial.Gang) == 0 {
+		return d.Grants
+	}
+	return slices.Concat(d.Grants, d.Trial.Gang)
 }
 
 // explainer finds the reasons for waits in the final state of a pass.
@@ -46,11 +54,10 @@ type explainer struct {
 	p *pass
 	// now holds the attempts in flight and this pass's grants.
 	now []Running
-	// Who holds what: jobs by name of resource, lane (verification left out, as
-	// it holds no slot), class and verification run. Sorted when read.
+	// Who holds what: jobs by name of resource, lane and class (verification left
+	// out, as it takes no slot), and verification run. Sorted, and without the jobs
+	// that are made up only when this decision is carried out.
 	resource, lane, class, run map[string][]string
-	// runs lists the verification runs that hold attempts of a class.
-	runs map[string][]string
 }
 
 func newExplainer(p *pass) *explainer {
@@ -61,26 +68,34 @@ func newExplainer(p *pass) *explainer {
 		lane:     map[string][]string{},
 		class:    map[string][]string{},
 		run:      map[string][]string{},
-		runs:     map[string][]string{},
 	}
-	for _, g := range p.grants {
-		e.now = append(e.now, Running{Job: g.Job, Class: g.Class, Lane: g.Route.Lane, Units: g.Units, Worker: g.Worker})
+	add := func(grants []Grant) {
+		for _, g := range grants {
+			if g.Job != "" {
+				e.now = append(e.now, Running{
+					Job: g.Job, Class: g.Class, Lane: g.Route.Lane, Units: g.Units, Worker: g.Worker, Verification: g.Verification,
+				})
+			}
+		}
+	}
+	add(p.grants)
+	if p.trial != nil {
+		add(p.trial.step.Gang)
 	}
 	for _, r := range e.now {
-		e.class[r.Class] = append(e.class[r.Class], r.Job)
 		for name, units := range r.Units {
 			if units > 0 {
 				e.resource[name] = append(e.resource[name], r.Job)
 			}
 		}
-		if r.Verification == "" {
-			e.lane[r.Lane] = append(e.lane[r.Lane], r.Job)
+		if r.Verification != "" {
+			e.run[r.Verification] = append(e.run[r.Verification], r.Job)
 			continue
 		}
-		e.run[r.Verification] = append(e.run[r.Verification], r.Job)
-		e.runs[r.Class] = append(e.runs[r.Class], r.Verification)
+		e.lane[r.Lane] = append(e.lane[r.Lane], r.Job)
+		e.class[r.Class] = append(e.class[r.Class], r.Job)
 	}
-	for _, m := range []map[string][]string{e.resource, e.lane, e.class, e.run, e.runs} {
+	for _, m := range []map[string][]string{e.resource, e.lane, e.class, e.run} {
 		for name, list := range m {
 			m[name] = distinct(list)
 		}
@@ -146,29 +161,25 @@ func (e *explainer) elsewhere(ln *line) bool {
 	return !ln.lane.served && slices.ContainsFunc(e.p.workers, func(w *worker) bool { return w.has(ln.class) })
 }
 
-// slots adds what takes the slots of the lane and of the class; it says whether
-// the lane's are all taken.
+// slots adds what takes the slots of the lane and of the class, and the trial
+// that the head must wait for; it says whether the lane's slots are all taken.
 func (e *explainer) slots(ln *line, add func(Code, string, []string)) bool {
 	var runs []string
-	if ln.lane.serial && e.p.in.Hold != "" {
-		runs = append(runs, e.p.in.Hold)
+	attempts := ln.lane.taken
+	if ln.lane.serial && e.p.hold != "" {
+		runs = append(runs, e.p.hold)
+		attempts--
 	}
-	over := ln.inFlight >= ln.limit()
-	onlyVerifying := over && ln.inFlight-ln.verifying < ln.limit()
-	if onlyVerifying {
-		runs = append(runs, e.runs[ln.class.ID]...)
+	if t := e.p.trial; t != nil && (ln.reserved || e.p.ledger.roundWithheld(ln.needs, ln.lane.serial) != nil) {
+		runs = append(runs, t.ID)
 	}
 	for _, run := range distinct(runs) {
 		add(Verification, run, e.run[run])
 	}
-	attempts := ln.lane.taken
-	if ln.lane.serial && e.p.in.Hold != "" {
-		attempts--
-	}
 	if attempts >= ln.lane.width {
 		add(LaneFull, "", e.lane[ln.lane.name])
 	}
-	if over && !onlyVerifying {
+	if ln.ordinary() >= ln.limit() {
 		add(ClassLimit, "", e.class[ln.class.ID])
 	}
 	return ln.lane.full()
@@ -191,7 +202,7 @@ func (e *explainer) workersFull(ln *line) (full, onlyHeld bool) {
 func (e *explainer) onWorkers(ln *line) []string {
 	var jobs []string
 	for _, r := range e.now {
-		if (r.Lane == lanegate.LaneSerial) == ln.lane.serial &&
+		if r.Verification == "" && (r.Lane == lanegate.LaneSerial) == ln.lane.serial &&
 			slices.ContainsFunc(ln.able, func(w *worker) bool { return w.ID == r.Worker }) {
 			jobs = append(jobs, r.Job)
 		}

@@ -27,8 +27,8 @@ func checkNothingIdles(t failer, w *world) {
 	d := Plan(in)
 	checkUntouched(t, clone, in)
 	checkDecision(t, in, d)
-	if len(d.Grants) > 0 {
-		t.Fatalf("%v could start, and nobody starts it", starts(d))
+	if steps(d) > 0 {
+		t.Fatalf("%v and %+v could start, and nobody starts it", starts(d), d.Trial)
 	}
 }
 

@@ -24,6 +24,7 @@ type account struct {
 	outside  int // units in use outside serial
 	serial   int // units in use by serial
 	kept     int // units that are kept for the one job with a reservation
+	round    int // units that are kept for the trial's round
 }
 
 // never says whether a run of that many units can't start however idle
@@ -63,6 +64,26 @@ func (a *account) withheld(units int, serial, keptSerial bool) bool {
 	}
 }
 
+// roundNever says whether a round of that many units can't start however idle
+// everything is. A round that holds serial's slot needs to leave it nothing.
+func (a *account) roundNever(units int, holds bool) bool {
+	return units > a.capacity-a.reserve && (!holds || units > a.capacity)
+}
+
+// room is what a round may bring the units in use outside serial to.
+func (a *account) room(holds bool) int {
+	if holds {
+		return a.capacity - a.serial
+	}
+	return a.capacity - max(a.reserve, a.serial)
+}
+
+// roundWithheld says whether the trial's round would no longer fit after a start
+// outside serial.
+func (a *account) roundWithheld(units int, holds bool) bool {
+	return a.round > 0 && units+a.outside+a.round > a.room(holds)
+}
+
 // ledger is all resources.
 type ledger struct {
 	accounts []account
@@ -70,6 +91,8 @@ type ledger struct {
 	pool     []need // what a run takes whose class declares nothing
 	// keptSerial: the kept units are for a job that waits in serial.
 	keptSerial bool
+	// holds: the trial whose round waits for units holds serial's slot.
+	holds bool
 }
 
 // newLedger opens one account per resource that is declared or that a class
@@ -186,8 +209,34 @@ func (l *ledger) keep(ns []need, serial bool) {
 	}
 }
 
-// never, full and withheld ask the same of every resource in ns: they return
-// the first account that says yes, nil when none does.
+// keepRound withholds ns, outside serial, from everybody but the trial's round.
+func (l *ledger) keepRound(ns []need, holds bool) {
+	l.holds = holds
+	for _, n := range ns {
+		l.accounts[n.resource].round = n.units
+	}
+}
+
+// total is what several runs take together, by resource name.
+func (l *ledger) total(runs []gangRuns) []need {
+	sums := make([]int, len(l.accounts))
+	for _, r := range runs {
+		for _, n := range r.line.needs {
+			sums[n.resource] += n.units * r.runs
+		}
+	}
+	var ns []need
+	for i, units := range sums {
+		if units > 0 {
+			ns = append(ns, need{i, units})
+		}
+	}
+	l.sort(ns)
+	return ns
+}
+
+// never, full, withheld and those about the round ask the same of every resource
+// in ns: they return the first account that says yes, nil when none does.
 func (l *ledger) never(ns []need, serial bool) *account {
 	return l.find(ns, func(a *account, units int) bool { return a.never(units, serial) })
 }
@@ -198,6 +247,19 @@ func (l *ledger) full(ns []need, serial bool) *account {
 
 func (l *ledger) withheld(ns []need, serial bool) *account {
 	return l.find(ns, func(a *account, units int) bool { return a.withheld(units, serial, l.keptSerial) })
+}
+
+func (l *ledger) roundFull(ns []need, holds bool) *account {
+	return l.find(ns, func(a *account, units int) bool { return units+a.outside > a.room(holds) })
+}
+
+// roundWithheld withholds nothing from serial: it runs one job at a time, and
+// when that ends, a round that lacks nothing else goes first.
+func (l *ledger) roundWithheld(ns []need, serial bool) *account {
+	if serial {
+		return nil
+	}
+	return l.find(ns, func(a *account, units int) bool { return a.roundWithheld(units, l.holds) })
 }
 
 func (l *ledger) find(ns []need, says func(a *account, units int) bool) *account {

@@ -98,8 +98,10 @@ type line struct {
 	// jobs of a class need the same of a worker.
 	started, granted int
 	// inFlight counts every attempt of the class and the starts of this pass;
-	// verifying those of verification runs.
+	// verifying those of verification runs, which its limit does not bound.
 	inFlight, verifying int
+	// reserved: none of the due jobs may start but as part of the trial.
+	reserved bool
 	// passed is the job that had its turn, with a free slot, and could not start.
 	passed *Due
 }
@@ -119,12 +121,15 @@ func (ln *line) waiting() *Due {
 // the default.
 func (ln *line) limit() int { return max(1, ln.class.MaxInFlight) }
 
+// ordinary counts the attempts that the class's limit bounds.
+func (ln *line) ordinary() int { return ln.inFlight - ln.verifying }
+
 // open says whether only slots, units and workers' slots can stand in the way
 // of the class's next job.
 func (p *pass) open(ln *line) bool {
 	return ln.started < len(ln.due) &&
-		ln.inFlight < ln.limit() &&
-		!ln.class.Paused && !ln.lane.paused && !ln.wait &&
+		ln.ordinary() < ln.limit() &&
+		!ln.reserved && !ln.class.Paused && !ln.lane.paused && !ln.wait &&
 		len(ln.able) > 0 &&
 		p.ledger.never(ln.needs, ln.lane.serial) == nil
 }

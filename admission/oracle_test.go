@@ -13,7 +13,8 @@ import (
 // oracle is the rules of admission a second time, in the plainest way: one list
 // of everything that runs, and every number counted from it anew whenever it is
 // asked for. It shares nothing with Plan but the types and Before, and stays in
-// one file so that the rules can be read from top to bottom.
+// one file, and one more for trials, so that the rules can be read from top to
+// bottom.
 type oracle struct {
 	in   Input
 	runs []oracleRun
@@ -25,6 +26,9 @@ type oracle struct {
 	kept     string // job
 	keptOf   string // its class
 	keptSlot string // worker of whose slots one is kept
+
+	hold  string // the verification run with serial's slot
+	trial oracleTrial
 }
 
 type oracleRun struct {
@@ -34,11 +38,12 @@ type oracleRun struct {
 
 // oraclePlan is Plan by the oracle.
 func oraclePlan(in Input) Decision {
-	o := &oracle{in: in, out: map[string]bool{}, turn: map[string]bool{}}
+	o := &oracle{in: in, out: map[string]bool{}, turn: map[string]bool{}, hold: in.Hold}
 	o.widths = o.allWidths()
 	for _, r := range in.InFlight {
 		o.runs = append(o.runs, oracleRun{Running: r})
 	}
+	o.serveTrial()
 	o.serveStarved()
 	for {
 		c, ok := o.pick()
@@ -242,7 +247,7 @@ func (o *oracle) attempts(lane string) []string {
 
 func (o *oracle) laneFree(lane string) bool {
 	n := len(o.attempts(lane))
-	if lane == "serial" && o.in.Hold != "" {
+	if lane == "serial" && o.hold != "" {
 		n++
 	}
 	return n < o.width(lane)
@@ -259,6 +264,12 @@ func (o *oracle) ofClass(id string) (all, verification int) {
 		}
 	}
 	return all, verification
+}
+
+// atLimit: attempts of verification runs don't count.
+func (o *oracle) atLimit(c lanegate.Class) bool {
+	all, verification := o.ofClass(c.ID)
+	return all-verification >= limitOf(c)
 }
 
 func limitOf(c lanegate.Class) int {
@@ -301,7 +312,7 @@ func (o *oracle) able(c lanegate.Class) []Worker {
 func (o *oracle) localSlots(w Worker, serial, all bool) int {
 	taken := 0
 	for _, r := range o.runs {
-		if r.fresh && r.Worker == w.ID && (r.Lane == "serial") == serial {
+		if r.fresh && r.Verification == "" && r.Worker == w.ID && (r.Lane == "serial") == serial {
 			taken++
 		}
 	}
@@ -321,8 +332,7 @@ func (o *oracle) localSlots(w Worker, serial, all bool) int {
 // mayRun: nothing but slots and units can stand in the way.
 func (o *oracle) mayRun(c lanegate.Class) bool {
 	lane, wait := o.home(c)
-	all, _ := o.ofClass(c.ID)
-	if o.head(c).Job == "" || wait || c.Paused || o.lanePaused(lane) || all >= limitOf(c) || len(o.able(c)) == 0 {
+	if o.head(c).Job == "" || wait || c.Paused || o.lanePaused(lane) || o.atLimit(c) || len(o.able(c)) == 0 || o.reserved(c) {
 		return false
 	}
 	for name, u := range o.needs(c) {
@@ -382,7 +392,7 @@ func (o *oracle) keptAgainst(c lanegate.Class) bool {
 func (o *oracle) tryStart(c lanegate.Class) bool {
 	lane, _ := o.home(c)
 	serial := lane == "serial"
-	if !o.laneFree(lane) || o.keptAgainst(c) {
+	if !o.laneFree(lane) || o.keptAgainst(c) || o.gatheredAgainst(c) {
 		return false
 	}
 	for name, u := range o.needs(c) {
@@ -452,7 +462,7 @@ func (o *oracle) serveStarved() {
 func (o *oracle) freshOutsideSerial(worker string) int {
 	n := 0
 	for _, r := range o.runs {
-		if r.fresh && r.Worker == worker && r.Lane != "serial" {
+		if r.fresh && r.Verification == "" && r.Worker == worker && r.Lane != "serial" {
 			n++
 		}
 	}
@@ -504,7 +514,7 @@ func (o *oracle) decision() Decision {
 			continue // left to another worker: it does not run
 		}
 		stay = append(stay, r)
-		if r.fresh {
+		if r.fresh && r.Verification == "" {
 			c := o.class(r.Class)
 			g := Grant{Job: r.Job, Class: r.Class, Route: lanegate.Route{Lane: r.Lane}, Units: c.Using(o.in.Resources), Worker: r.Worker}
 			g.Route = o.route(c)
@@ -512,6 +522,7 @@ func (o *oracle) decision() Decision {
 		}
 	}
 	o.runs = stay
+	d.Trial = o.trialDecision()
 	classes := slices.Clone(o.in.Classes)
 	sort.Slice(classes, func(i, j int) bool { return classes[i].ID < classes[j].ID })
 	for _, c := range classes {
@@ -579,7 +590,7 @@ func (o *oracle) reasons(c lanegate.Class) []Reason {
 func (o *oracle) jobs(which func(Running) bool) []string {
 	var jobs []string
 	for _, r := range o.runs {
-		if which(r.Running) && !slices.Contains(jobs, r.Job) {
+		if r.Job != "" && which(r.Running) && !slices.Contains(jobs, r.Job) {
 			jobs = append(jobs, r.Job)
 		}
 	}
@@ -606,19 +617,12 @@ func (o *oracle) workerReasons(c lanegate.Class, lane string) []Reason {
 }
 
 func (o *oracle) slotReasons(c lanegate.Class, lane string) []Reason {
-	all, verification := o.ofClass(c.ID)
-	over := all >= limitOf(c)
-	byVerification := over && all-verification < limitOf(c)
 	ids := map[string]bool{}
-	if lane == "serial" && o.in.Hold != "" {
-		ids[o.in.Hold] = true
+	if lane == "serial" && o.hold != "" {
+		ids[o.hold] = true
 	}
-	if byVerification {
-		for _, r := range o.runs {
-			if r.Class == c.ID && r.Verification != "" {
-				ids[r.Verification] = true
-			}
-		}
+	if o.reserved(c) || o.gatheredAgainst(c) {
+		ids[o.in.Trial.ID] = true
 	}
 	var sorted []string
 	for id := range ids {
@@ -632,8 +636,8 @@ func (o *oracle) slotReasons(c lanegate.Class, lane string) []Reason {
 	if len(o.attempts(lane)) >= o.width(lane) {
 		rs = append(rs, Reason{Code: "lane_full", Jobs: o.jobs(func(r Running) bool { return r.Lane == lane && r.Verification == "" })})
 	}
-	if over && !byVerification {
-		rs = append(rs, Reason{Code: "class_limit", Jobs: o.jobs(func(r Running) bool { return r.Class == c.ID })})
+	if o.atLimit(c) {
+		rs = append(rs, Reason{Code: "class_limit", Jobs: o.jobs(func(r Running) bool { return r.Class == c.ID && r.Verification == "" })})
 	}
 	return rs
 }
@@ -653,7 +657,7 @@ func (o *oracle) lastReasons(c lanegate.Class, lane string) []Reason {
 	}
 	if len(able) > 0 && !freeForKept && (!serial || o.laneFree(lane)) {
 		rs = append(rs, Reason{Code: "worker_full", Jobs: o.jobs(func(r Running) bool {
-			return (r.Lane == "serial") == serial && slices.ContainsFunc(able, func(w Worker) bool { return w.ID == r.Worker })
+			return r.Verification == "" && (r.Lane == "serial") == serial && slices.ContainsFunc(able, func(w Worker) bool { return w.ID == r.Worker })
 		})})
 	}
 	return rs

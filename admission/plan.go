@@ -47,12 +47,17 @@ import (
 // can run a head has a free slot, nothing is left to anybody, and the head is
 // remembered as above.
 //
+// Trial. Before all others, the verification run whose turn it is takes what it
+// needs: an owner, serial's slot, and the starts of its round, all or none; see
+// trial.go for the rules.
+//
 // Due jobs whose class is not in Classes are left out.
 func Plan(in Input) Decision {
 	return newPass(in, newStanding(in.Lanes, in.Classes, in.Resources)).run()
 }
 
 func (p *pass) run() Decision {
+	p.startTrial()
 	p.startStarved()
 	p.fill()
 	return p.decide()
@@ -65,7 +70,10 @@ type pass struct {
 	ledger   *ledger
 	lanes    []*lane   // serial included, in a fixed order
 	lines    []*line   // by class id; classes with due jobs only
+	serial   *lane     // one of lanes
 	workers  []*worker // by id
+	hold     string    // the verification run that holds serial's slot
+	trial    *trial    // nil when there is none
 	kept     *line     // whose next job has the reservation
 	grants   []Grant
 	left     []start
@@ -78,11 +86,12 @@ type start struct {
 }
 
 func newPass(in Input, s *standing) *pass {
-	p := &pass{in: in, standing: s}
+	p := &pass{in: in, standing: s, hold: in.Hold}
 	p.addLanes()
 	lines := p.addLines()
 	p.addInFlight(lines)
 	p.addWorkers()
+	p.sizeRound()
 	return p
 }
 
@@ -93,8 +102,9 @@ func (p *pass) addLanes() {
 	for i := range lanes {
 		p.lanes[i] = &lanes[i]
 	}
-	if p.in.Hold != "" {
-		p.lane(lanegate.LaneSerial).taken++
+	p.serial = p.lane(lanegate.LaneSerial)
+	if p.hold != "" {
+		p.serial.taken++
 	}
 }
 
@@ -129,11 +139,23 @@ func (p *pass) addLines() map[string]*line {
 		ln.due = append(ln.due, d)
 	}
 	slices.SortFunc(p.lines, func(a, b *line) int { return strings.Compare(a.class.ID, b.class.ID) })
-	for _, ln := range p.lines {
-		if known == nil {
-			p.standing.enter(ln)
+	complete := func(lines []*line) {
+		for _, ln := range lines {
+			if known == nil {
+				p.standing.enter(ln)
+			}
+			ln.lane = p.lane(ln.route.Lane)
 		}
-		ln.lane = p.lane(ln.route.Lane)
+	}
+	complete(p.lines)
+	if p.in.Trial != nil {
+		for id, ln := range known { // members may have nothing due
+			if _, ok := byClass[id]; !ok {
+				byClass[id] = &ln
+			}
+		}
+		p.trial = newTrial(p.in.Trial, p.in.Hold, byClass)
+		complete(p.trial.members)
 	}
 	return byClass
 }
@@ -197,6 +219,9 @@ func (p *pass) starved() []*line {
 	}
 	var lines []*line
 	for _, ln := range p.lines {
+		if ln.reserved {
+			continue
+		}
 		since, ok := p.in.BlockedSince[ln.next().Job]
 		if ok && p.in.Now.Sub(since) >= patience && p.open(ln) {
 			lines = append(lines, ln)
@@ -268,6 +293,9 @@ func (p *pass) start(ln *line) bool {
 	if ln.lane.full() || p.ledger.full(ln.needs, serial) != nil || p.ledger.withheld(ln.needs, serial) != nil {
 		return false
 	}
+	if p.trial != nil && p.ledger.roundWithheld(ln.needs, serial) != nil {
+		return false
+	}
 	w := p.workerFor(ln)
 	if w == nil {
 		return false
@@ -328,6 +356,12 @@ func (p *pass) decide() Decision {
 		d.Kept = p.kept.waiting().Job
 	}
 	var explain *explainer
+	if p.trial != nil {
+		p.leaveTrial()
+		explain = newExplainer(p)
+		d.Trial = &p.trial.step
+		d.Trial.Reasons = explain.trial(p.trial)
+	}
 	for _, ln := range p.lines {
 		job := ln.waiting()
 		if job == nil {

@@ -27,7 +27,7 @@ func TestPlannerAnswersLikePlan(t *testing.T) {
 				if want.Waits = nil; !cmp.Equal(want, planner.Plan(bare)) {
 					t.Fatalf("asking %q: without waits: %+v, want %+v", asking, planner.Plan(bare), want)
 				}
-				w.apply(want)
+				w.apply(asking, want)
 			}
 			w.act()
 		}

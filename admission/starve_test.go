@@ -18,6 +18,7 @@ type crowd struct {
 	ends  map[string]time.Time
 	begun map[string]time.Time // job → when it started
 	turns map[string]int
+	more  int // of each stream's jobs wait than two at least
 }
 
 func newCrowd(lanes []lanegate.Lane, resources []lanegate.Resource, workers ...simWorker) *crowd {
@@ -69,12 +70,13 @@ func (c *crowd) minute(t failer) {
 	t.Helper()
 	c.now = c.now.Add(time.Minute)
 	c.running = slices.DeleteFunc(slices.Clone(c.running), func(r Running) bool { return !c.ends[r.Job].After(c.now) })
+	c.coordinate()
 	waiting := map[string]int{}
 	for _, j := range c.queued {
 		waiting[j.Class]++
 	}
 	for _, class := range c.classes {
-		if c.takes[class.ID] != nil && waiting[class.ID] < 2 {
+		if c.takes[class.ID] != nil && waiting[class.ID] < 2+c.more {
 			c.submit(class.ID)
 		}
 	}
@@ -86,17 +88,26 @@ func (c *crowd) minute(t failer) {
 			checkUnits(t, in, d)
 			checkPlacement(t, in, d)
 		}
-		c.apply(d)
-		for _, g := range d.Grants {
-			c.begun[g.Job] = c.now
-			takes := c.takes[g.Class]
-			if takes == nil {
-				takes = []int{30}
-			}
-			c.ends[g.Job] = c.now.Add(time.Duration(takes[c.turns[g.Class]%len(takes)]) * time.Minute)
-			c.turns[g.Class]++
+		checkTrial(t, in, d)
+		c.apply(s.id, d)
+		for _, r := range c.running {
+			c.time(r)
 		}
 	}
+}
+
+// time sets the end of a run that has just begun.
+func (c *crowd) time(r Running) {
+	if _, ok := c.begun[r.Job]; ok {
+		return
+	}
+	c.begun[r.Job] = c.now
+	takes := c.takes[r.Class]
+	if takes == nil {
+		takes = []int{30}
+	}
+	c.ends[r.Job] = c.now.Add(time.Duration(takes[c.turns[r.Class]%len(takes)]) * time.Minute)
+	c.turns[r.Class]++
 }
 
 // Each of these jobs waits for ever in a plain line: in the same crowd it does
@@ -232,40 +243,56 @@ func (c *crowd) wait(t failer, limit int) (minutes int, started bool) {
 // can run at all starts one now and then.
 func TestInvariantNothingStarvesInAnyCrowd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := &crowd{world: newWorld(rapidPicker{t}), takes: map[string][]int{}, ends: map[string]time.Time{},
-			begun: map[string]time.Time{}, turns: map[string]int{}}
-		if c.pick(2) == 0 {
-			c.crush()
-		}
-		c.heal()
-		for _, class := range c.classes {
-			var takes []int
-			for range 1 + c.pick(4) {
-				takes = append(takes, 1+c.pick(10))
-			}
-			c.takes[class.ID] = takes
-		}
-		last := map[string]time.Time{}
-		// To be remembered takes 10 minutes, then at most 10 each for a worker's slot,
-		// for units and for the lane's slot; then it runs 10. All others may go first.
-		bound := time.Duration(len(c.classes)) * 50 * time.Minute
-		for i := range 2 * bound / time.Minute {
-			c.minute(t)
-			for _, r := range c.running {
-				last[r.Class] = c.now
-			}
-			if i%10 != 0 {
-				continue
-			}
-			for _, wait := range Plan(c.input("")).Waits {
-				since, ok := last[wait.Class]
-				if !ok {
-					since = noon
-				}
-				if c.now.Sub(since) > bound && wait.Reasons[0].Code != OverCapacity {
-					t.Fatalf("class %s has started nothing for %v: %v", wait.Class, c.now.Sub(since), waits(Plan(c.input(""))))
-				}
-			}
-		}
+		c := newAnyCrowd(rapidPicker{t})
+		c.flow(t, 2*c.bound())
 	})
+}
+
+// newAnyCrowd is a crowd in which all classes always have jobs waiting, for at
+// most 10 minutes each, and nothing stands in their way for good.
+func newAnyCrowd(p picker) *crowd {
+	c := &crowd{world: newWorld(p), takes: map[string][]int{}, ends: map[string]time.Time{},
+		begun: map[string]time.Time{}, turns: map[string]int{}}
+	if c.pick(2) == 0 {
+		c.crush()
+	}
+	c.heal()
+	for _, class := range c.classes {
+		var takes []int
+		for range 1 + c.pick(4) {
+			takes = append(takes, 1+c.pick(10))
+		}
+		c.takes[class.ID] = takes
+	}
+	return c
+}
+
+// bound is how long a class may start nothing. To be remembered takes 10
+// minutes, then at most 10 each for a worker's slot, for units and for the lane's
+// slot; then it runs 10. All others may go first.
+func (c *crowd) bound() time.Duration { return time.Duration(len(c.classes)) * 50 * time.Minute }
+
+// flow checks for a while that each class starts something now and then.
+func (c *crowd) flow(t failer, while time.Duration) {
+	t.Helper()
+	last := map[string]time.Time{}
+	from := c.now
+	for i := range while / time.Minute {
+		c.minute(t)
+		for _, r := range c.running {
+			last[r.Class] = c.now
+		}
+		if i%10 != 0 {
+			continue
+		}
+		for _, wait := range Plan(c.input("")).Waits {
+			since, ok := last[wait.Class]
+			if !ok {
+				since = from
+			}
+			if c.now.Sub(since) > c.bound() && wait.Reasons[0].Code != OverCapacity {
+				t.Fatalf("class %s has started nothing for %v: %v", wait.Class, c.now.Sub(since), waits(Plan(c.input(""))))
+			}
+		}
+	}
 }

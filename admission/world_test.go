@@ -45,6 +45,7 @@ type world struct {
 	workers   []simWorker
 	blocked   map[string]time.Time
 	hold      string
+	trial     *simTrial
 	made      int
 	// starveAfter is Input.StarveAfter.
 	starveAfter time.Duration
@@ -60,6 +61,7 @@ type simWorker struct {
 	lanes    []string
 	slots    int
 	commands map[string]string
+	draining bool
 }
 
 var (
@@ -133,10 +135,12 @@ func (w *world) joinWorker() {
 	w.workers = append(w.workers, s)
 }
 
+func leftPad(n int) string { return fmt.Sprintf("%05d", n) }
+
 // submit queues a job whose place is where the line ends now.
 func (w *world) submit(class string) {
 	w.made++
-	id := fmt.Sprintf("j%05d", w.made)
+	id := "j" + leftPad(w.made)
 	w.queued = append(w.queued, queuedJob{
 		Due:     Due{Job: id, Class: class, PlaceAt: w.now, PlaceID: id},
 		readyAt: w.now,
@@ -156,6 +160,9 @@ func (w *world) input(asking string) Input {
 		StarveAfter:  w.starveAfter,
 		Asking:       asking,
 	}
+	if w.trial != nil {
+		in.Trial = w.trial.input()
+	}
 	for _, j := range w.queued {
 		if !j.readyAt.After(w.now) {
 			in.Due = append(in.Due, j.Due)
@@ -163,8 +170,12 @@ func (w *world) input(asking string) Input {
 	}
 	sort.Slice(in.Due, func(i, j int) bool { return Before(in.Due[i], in.Due[j]) })
 	for _, s := range w.workers {
-		serial := count(w.running, func(r Running) bool { return r.Worker == s.id && r.Lane == lanegate.LaneSerial })
-		others := count(w.running, func(r Running) bool { return r.Worker == s.id && r.Lane != lanegate.LaneSerial })
+		if s.draining {
+			continue
+		}
+		ordinary := func(r Running) bool { return r.Worker == s.id && r.Verification == "" }
+		serial := count(w.running, func(r Running) bool { return ordinary(r) && r.Lane == lanegate.LaneSerial })
+		others := count(w.running, ordinary) - serial
 		in.Workers = append(in.Workers, Worker{
 			ID: s.id, Lanes: s.lanes, Free: s.slots - others, SerialFree: serial == 0, Commands: s.commands,
 		})
@@ -172,15 +183,20 @@ func (w *world) input(asking string) Input {
 	return in
 }
 
-// apply writes a decision down, as the store does.
-func (w *world) apply(d Decision) {
+// apply writes down a decision that was made for asking, as the store does.
+func (w *world) apply(asking string, d Decision) {
 	for _, g := range d.Grants {
-		w.queued = slices.DeleteFunc(w.queued, func(j queuedJob) bool { return j.Job == g.Job })
-		w.running = append(w.running, Running{
-			Job: g.Job, Class: g.Class, Lane: g.Route.Lane, Units: g.Units, Worker: g.Worker,
-		})
+		w.begin(g)
 	}
+	w.applyTrial(asking, d.Trial)
 	w.blocked = d.Blocked
+}
+
+func (w *world) begin(g Grant) {
+	w.queued = slices.DeleteFunc(w.queued, func(j queuedJob) bool { return j.Job == g.Job })
+	w.running = append(w.running, Running{
+		Job: g.Job, Class: g.Class, Lane: g.Route.Lane, Units: g.Units, Worker: g.Worker, Verification: g.Verification,
+	})
 }
 
 // settle lets the workers ask, in an order that the picker chooses, until
@@ -205,8 +221,22 @@ func (w *world) ask(t failer, worker string) int {
 	in := w.input(worker)
 	d := Plan(in)
 	checkDecision(t, in, d)
-	w.apply(d)
-	return len(d.Grants)
+	w.apply(worker, d)
+	return steps(d)
+}
+
+// steps counts what a decision changes, but for what it remembers.
+func steps(d Decision) int {
+	n := len(d.Grants)
+	if d.Trial != nil {
+		n += len(d.Trial.Gang)
+		for _, step := range []bool{d.Trial.Take, d.Trial.Hold, d.Trial.Start} {
+			if step {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // finish ends the i-th attempt; its job goes away, or back to its place, at
@@ -214,7 +244,7 @@ func (w *world) ask(t failer, worker string) int {
 func (w *world) finish(i int) {
 	r := w.running[i]
 	w.running = slices.Delete(slices.Clone(w.running), i, i+1)
-	if r.Verification != "" || w.pick(4) > 0 {
+	if r.Job[0] != 'j' || w.pick(4) > 0 { // made up for a trial, or done
 		return
 	}
 	w.queued = append(w.queued, queuedJob{
@@ -227,7 +257,8 @@ func (w *world) finish(i int) {
 // who changes something.
 func (w *world) act() {
 	w.now = w.now.Add(time.Duration(w.pick(10)) * time.Minute)
-	switch w.pick(20) {
+	w.coordinate()
+	switch w.pick(22) {
 	case 0, 1, 2, 3, 4, 5, 6:
 		for range 1 + w.pick(3) {
 			w.submit(w.classes[w.pick(len(w.classes))].ID)
@@ -244,7 +275,7 @@ func (w *world) act() {
 		if len(w.queued) > 0 {
 			w.queued[w.pick(len(w.queued))].FirstAt = w.now // run-next
 		}
-	case 14:
+	case 14, 20, 21:
 		w.verify()
 	case 15:
 		w.changeWorkers()
@@ -258,36 +289,48 @@ func (w *world) act() {
 	}
 }
 
+// verify plans a trial, or ends the one there is; its runs go on. Now and then a
+// run of an older trial is still there.
 func (w *world) verify() {
-	switch w.pick(3) {
-	case 0:
-		w.hold = ""
-	case 1:
-		w.hold = "v1"
-	case 2:
+	switch {
+	case w.pick(5) == 0:
 		w.made++
 		c := w.classes[w.pick(len(w.classes))]
 		w.running = append(slices.Clone(w.running), Running{
-			Job: fmt.Sprintf("v%05d", w.made), Class: c.ID, Lane: laneNames[w.pick(2)],
-			Units: c.Using(w.resources), Worker: w.workers[0].id, Verification: "v1",
+			Job: "made" + leftPad(w.made), Class: c.ID, Lane: laneNames[w.pick(2)],
+			Units: c.Using(w.resources), Worker: w.workers[0].id, Verification: "v0",
 		})
+	case w.trial == nil:
+		w.newTrial()
+	case w.pick(4) == 0:
+		w.endTrial()
 	}
 }
 
+// changeWorkers lets a worker join, drain or die. An owner's death ends its
+// trial in the same moment; its drain does not.
 func (w *world) changeWorkers() {
-	if len(w.workers) > 1 && w.pick(2) == 0 {
-		i := w.pick(len(w.workers))
-		gone := w.workers[i].id
-		w.workers = slices.Delete(slices.Clone(w.workers), i, i+1)
-		w.running = slices.Clone(w.running)
-		for j := len(w.running) - 1; j >= 0; j-- {
-			if w.running[j].Worker == gone && w.pick(4) > 0 { // the rest is detached
-				w.finish(j)
-			}
-		}
+	if len(w.workers) == 1 || w.pick(2) == 0 {
+		w.joinWorker()
 		return
 	}
-	w.joinWorker()
+	i := w.pick(len(w.workers))
+	w.workers = slices.Clone(w.workers)
+	if !w.workers[i].draining && w.pick(3) == 0 {
+		w.workers[i].draining = true
+		return
+	}
+	gone := w.workers[i].id
+	w.workers = slices.Delete(w.workers, i, i+1)
+	if w.trial != nil && w.trial.Owner == gone {
+		w.endTrial()
+	}
+	w.running = slices.Clone(w.running)
+	for j := len(w.running) - 1; j >= 0; j-- {
+		if w.running[j].Worker == gone && w.pick(4) > 0 { // the rest is detached
+			w.finish(j)
+		}
+	}
 }
 
 func (w *world) editClass() {
@@ -325,7 +368,7 @@ func (w *world) editLane() {
 // heal undoes everything that may rightly keep a job waiting for ever: pauses,
 // holds, missing lanes and workers that can't run it.
 func (w *world) heal() {
-	w.hold = ""
+	w.endTrial()
 	w.classes = slices.Clone(w.classes)
 	for i := range w.classes {
 		w.classes[i].Paused = false
