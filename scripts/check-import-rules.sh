@@ -25,6 +25,8 @@ admission os
 admission $module/migrations
 runlog database/sql
 runlog $module/openapi
+verification os
+verification $module/admission
 service net/http
 service $module/migrations
 migrations $module

@@ -124,10 +124,11 @@ END $$`
 )
 
 // New starts a server of the test's own, for tests that stop it or change its
-// settings, with an empty database named "test".
-func New(tb testing.TB) *Server {
+// settings, with an empty database named "test". The settings, as "name=value",
+// win over what servers are started with here.
+func New(tb testing.TB, settings ...string) *Server {
 	tb.Helper()
-	s, err := newServer(programs(tb))
+	s, err := newServer(programs(tb), settings...)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 
 	_ "github.com/lib/pq" // the driver that is named below
@@ -30,6 +31,7 @@ const startWait = 60 * time.Second
 // process that started it.
 type Server struct {
 	bin, dir string
+	settings []string
 	cred     *syscall.Credential // nil: as this process
 
 	mu   sync.Mutex
@@ -39,12 +41,12 @@ type Server struct {
 }
 
 // newServer makes a database cluster and starts a server on it.
-func newServer(bin string) (*Server, error) {
+func newServer(bin string, settings ...string) (*Server, error) {
 	dir, err := shortDir()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: bin, dir: dir}
+	s := &Server{bin: bin, dir: dir, settings: settings}
 	if err := s.init(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -116,6 +118,9 @@ func (s *Server) Start() error {
 	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data(), "-k", s.dir,
 		"-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off",
 		"-c", "max_connections=200", "-c", "shared_buffers=32MB", "-c", "autovacuum=off")
+	for _, setting := range s.settings {
+		cmd.Args = append(cmd.Args, "-c", setting)
+	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, &s.log, &s.log
 	// With the process, however it ends, goes the server.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred, Pdeathsig: syscall.SIGQUIT}
@@ -193,6 +198,28 @@ func (s *Server) URL(database string) string {
 	q := url.Values{"host": {s.dir}, "sslmode": {"disable"}}
 	u := url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/" + database, RawQuery: q.Encode()}
 	return u.String()
+}
+
+// Program is the path of one of PostgreSQL's programs, e.g. psql: the one beside
+// the server, else that of another installed version, which speaks to it as well.
+func (s *Server) Program(tb testing.TB, name string) string {
+	tb.Helper()
+	others, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is well formed
+	for _, dir := range append([]string{s.bin}, others...) {
+		if path := filepath.Join(dir, name); executable(path) {
+			return path
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		tb.Fatalf("%v: apt-get install -y postgresql-client", err)
+	}
+	return path
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&0o111 != 0
 }
 
 // Exec runs one statement in one of the server's databases.
