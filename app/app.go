@@ -39,6 +39,7 @@ type App struct {
 	svc      *service.Service
 	metrics  *service.Metrics
 	runners  runners
+	probes   probes
 	worker   *worker.Worker
 	listener net.Listener
 	server   *http.Server
@@ -64,6 +65,7 @@ func New(ctx context.Context, cfg Config, o Options) (_ *App, err error) {
 	}
 	a := &App{opts: o, log: o.Log, stopping: make(chan struct{}), leaving: make(chan struct{}), hurry: make(chan struct{})}
 	a.closers.log = o.Log
+	a.probes.log = o.Log
 	a.cfg.Store(&cfg)
 	defer func() {
 		if err != nil {
@@ -80,6 +82,10 @@ func New(ctx context.Context, cfg Config, o Options) (_ *App, err error) {
 	if err := a.sync(ctx, cfg); err != nil {
 		return nil, err
 	}
+	if err := a.probes.replace(cfg.Resources); err != nil {
+		return nil, err
+	}
+	a.closers.push("probes", a.probes.close)
 	a.buildWorker(cfg)
 	if err := a.listen(ctx, cfg); err != nil {
 		return nil, err
@@ -142,7 +148,8 @@ func (a *App) buildWorker(cfg Config) {
 		Backend: a.svc, Log: a.log, NewID: func() string { return uuid.Must(uuid.NewV7()).String() },
 		Host: host, PID: os.Getpid(), Lanes: cfg.ServeLanes, Slots: cfg.Slots,
 		Commands: a.runners.catalogue.Digests, Exec: a.runners.exec, HTTP: a.runners.http,
-		Lease: cfg.Lease, Beat: cfg.Beat, KillGrace: cfg.KillGrace, Drain: cfg.Drain,
+		Probes: a.probes.all,
+		Lease:  cfg.Lease, Beat: cfg.Beat, KillGrace: cfg.KillGrace, Drain: cfg.Drain,
 		Exclusive: true, // one process per SQLite file
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/service"
+	"github.com/lanegate/lanegate/store/pgprobe"
 	"github.com/lanegate/lanegate/worker"
 )
 
@@ -169,6 +170,12 @@ func (c *Config) checkResources(f *faults) {
 			continue
 		}
 		c.addFields(f, key, lanegate.Resource{Name: name, Capacity: r.Capacity}.Validate())
+		if r.Probe == "" {
+			continue
+		}
+		if err := pgprobe.Check(r.Probe); err != nil {
+			f.add(c.sourceOf(key+".probe"), key+".probe", "%v", err)
+		}
 	}
 }
 

@@ -84,6 +84,10 @@ type Token struct {
 type Resource struct {
 	Capacity int  `yaml:"capacity"`
 	Pool     bool `yaml:"pool"`
+	// Probe is a PostgreSQL URL; the connections that runs outside serial hold there
+	// are counted and compared with their units. It stays in this process: neither
+	// the database nor the API knows it.
+	Probe string `yaml:"probe"`
 }
 
 // Lane is a declared lane.

@@ -27,6 +27,9 @@ func (a *App) Reload(ctx context.Context, next Config) error {
 		}
 		return err
 	}
+	if err := a.probes.replace(next.Resources); err != nil { // Load has checked them
+		a.log.WarnContext(ctx, "the probes stay as they were", "err", err)
+	}
 	a.svc.SetDefaultTarget(next.DefaultTarget)
 	if err := a.worker.Reload(ctx); err != nil && !errors.Is(err, lanegate.ErrWorkerGone) {
 		// Admission learns of new commands with the next registration at the latest.

@@ -104,6 +104,13 @@ func (a *App) work(ctx context.Context) {
 		return // stopped before any job was started
 	}
 	a.health.working.Store(true)
+	var verifying sync.WaitGroup
+	verifying.Go(func() {
+		if err := a.svc.RunVerifications(ctx, a.worker.Identity, a.worker); err != nil {
+			a.log.ErrorContext(ctx, "verification runs are no longer looked after", "err", err)
+		}
+	})
+	defer verifying.Wait()
 	if err := a.worker.Run(ctx); err != nil {
 		a.log.ErrorContext(ctx, "the worker ended badly; the next start finds what it left", "err", err)
 	}

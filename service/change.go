@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/admission"
+	"github.com/lanegate/lanegate/verification"
 )
 
 // ChangeOptions say who changes something and which consequences are accepted.
@@ -21,6 +23,10 @@ type ChangeOptions struct {
 	Demote bool
 	// New: PutClass creates a class; one that exists already is ErrClassExists.
 	New bool
+	// DryRun: everything is judged, as if it were real, and nothing is kept.
+	DryRun bool
+	// Report, when not nil, is filled with what follows from the change.
+	Report *Consequences
 	// Check judges the class that PutClass is about to replace, as it stands while
 	// nobody else can change it (a new one: in serial, with nothing declared). Its
 	// error refuses the change; nil means no check.
@@ -35,7 +41,8 @@ type ChangeOptions struct {
 // change runs fn under the admission row and judges what it does to the lanes'
 // widths, see judgeWidths. The whole change stands or falls together; it is
 // counted and logged once it stands. Whoever waits is woken afterwards, as any
-// limit may have moved. The store may run fn more than once.
+// limit may have moved. The store may run fn more than once. A dry run goes the
+// whole way and is then rolled back.
 func (s *Service) change(ctx context.Context, o ChangeOptions, fn func(tx ConfigTx, cfg Config) error) error {
 	var lanes []lanegate.Lane
 	var classes []lanegate.Class
@@ -53,18 +60,29 @@ func (s *Service) change(ctx context.Context, o ChangeOptions, fn func(tx Config
 		if err != nil {
 			return err
 		}
-		consequences, err := judgeWidths(before, after, o)
+		if o.Report != nil {
+			if *o.Report, err = consequencesOf(tx, before, after); err != nil {
+				return err
+			}
+		}
+		widths, err := judgeWidths(before, after, o)
 		if err != nil {
 			return err
 		}
-		for _, e := range consequences {
+		for _, e := range widths {
 			if err := tx.AppendHistory(e); err != nil {
 				return err
 			}
 		}
+		if o.DryRun {
+			return errDryRun
+		}
 		lanes, classes, events = after.Lanes, after.Classes, tx.events
 		return nil
 	})
+	if o.DryRun && errors.Is(err, errDryRun) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -76,9 +94,13 @@ func (s *Service) change(ctx context.Context, o ChangeOptions, fn func(tx Config
 	return nil
 }
 
+// errDryRun ends the transaction of a dry run that would have gone through.
+var errDryRun = errors.New("dry run: everything was judged, nothing is kept")
+
 // Events of a history that are announced, too.
 const (
 	eventCreated         = "created"
+	eventPromoted        = "promoted"
 	eventDemoted         = "demoted"
 	eventWidthLowered    = "width_lowered"
 	eventWidthOvercommit = "width_overcommitted"
@@ -112,10 +134,16 @@ func (s *Service) announce(ctx context.Context, e HistoryEvent) {
 	log := s.log.With("subject", e.Subject, "actor", e.Actor, "reason", e.Reason, "evidence", e.Evidence)
 	class, ofClass := strings.CutPrefix(e.Subject, classSubject)
 	switch {
+	case e.Event == eventPromoted:
+		log.InfoContext(ctx, "class promoted")
 	case e.Event == eventDemoted:
 		cause, _ := e.Evidence["cause"].(string)
 		s.metrics.demoted(class, cause)
-		log.WarnContext(ctx, "class demoted: its proof no longer holds")
+		if cause == CauseManual {
+			log.InfoContext(ctx, "class demoted by a person")
+		} else {
+			log.WarnContext(ctx, "class demoted: its proof no longer holds")
+		}
 	case e.Event == eventWidthLowered:
 		log.WarnContext(ctx, "lane width lowered")
 	case e.Event == eventWidthOvercommit:
@@ -140,15 +168,26 @@ func (s *Service) announce(ctx context.Context, e HistoryEvent) {
 // A lane that is deleted or edited itself is what was asked for; one that no
 // class is in any more bothers nobody.
 func judgeWidths(before, after Config, o ChangeOptions) ([]HistoryEvent, error) {
+	events, unasked, over := weighWidths(before, after, o)
+	switch {
+	case over != nil:
+		return nil, overcommitted(*over)
+	case len(unasked) > 0:
+		return nil, widthLowered(unasked)
+	}
+	return events, nil
+}
+
+// weighWidths is judgeWidths without the refusals: unasked has what a person must
+// accept first, by lane, and over the width that can't be accepted at all.
+func weighWidths(before, after Config, o ChangeOptions) (events []HistoryEvent, unasked []map[string]any, over *admission.Width) {
 	wb := admission.Widths(before.Lanes, before.Classes, before.Resources)
 	wa := admission.Widths(after.Lanes, after.Classes, after.Resources)
-	var events []HistoryEvent
-	var unasked []map[string]any
 	for _, l := range after.Lanes {
 		old, err := before.findLane(l.Name)
 		set := err != nil || old.WidthSetting != l.WidthSetting || old.AllowOvercommit && !l.AllowOvercommit
-		if set && wa[l.Name].Overcommitted && !l.AllowOvercommit && !o.unattended {
-			return nil, overcommitted(wa[l.Name])
+		if w := wa[l.Name]; set && w.Overcommitted && !l.AllowOvercommit && !o.unattended {
+			return nil, nil, &w
 		}
 		if !after.uses(l.Name) {
 			continue
@@ -166,10 +205,7 @@ func judgeWidths(before, after Config, o ChangeOptions) ([]HistoryEvent, error) 
 			Subject: laneSubject + l.Name, Event: event, Actor: o.Actor, Reason: o.Reason, Evidence: evidence,
 		})
 	}
-	if len(unasked) > 0 {
-		return nil, widthLowered(unasked)
-	}
-	return events, nil
+	return events, unasked, nil
 }
 
 // widthEvent is what a change did to one lane's width, "" when nothing worth a
@@ -238,6 +274,7 @@ func (c Config) findResource(name string) (lanegate.Resource, error) {
 // faultsOf returns every reason why spec can't be taken.
 func (c Config) faultsOf(spec lanegate.ClassSpec) []lanegate.FieldError {
 	errs := append(spec.Validate(), c.unknownUnits(spec.Units)...)
+	errs = append(errs, verification.CheckPhrases(spec)...)
 	run := spec.Run
 	if run.Kind == lanegate.RunAgent || run.Detached() {
 		errs = append(errs, lanegate.FieldError{Pointer: "/run", Detail: "this version runs kind exec, and kind http with mode sync; agents, queues and asynchronous targets are not served yet"})

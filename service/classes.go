@@ -109,7 +109,7 @@ func (s *Service) DeleteClass(ctx context.Context, id string, o ChangeOptions) e
 		}
 		return tx.AppendHistory(HistoryEvent{Subject: classSubject + id, Event: "deleted", Actor: o.Actor, Reason: o.Reason})
 	})
-	if err == nil {
+	if err == nil && !o.DryRun {
 		s.metrics.forget(id)
 	}
 	return err
@@ -244,13 +244,8 @@ func demoteIfChanged(tx ConfigTx, old lanegate.Class, c *lanegate.Class, o Chang
 		return lanegate.ErrWouldDemote.Detail("lane", old.Lane).
 			Detail("fingerprint_before", old.Fingerprint).Detail("fingerprint_after", c.Fingerprint)
 	}
-	c.Lane, c.MaxInFlight = lanegate.LaneSerial, 1
-	return tx.AppendHistory(HistoryEvent{
-		Subject: classSubject + c.ID, Event: eventDemoted, Actor: o.Actor, Reason: "fingerprint changed",
-		Evidence: map[string]any{
-			"cause": "fingerprint_changed", "from": old.Lane, "max_in_flight_before": old.MaxInFlight,
-			"fingerprint_before": old.Fingerprint, "fingerprint": c.Fingerprint,
-		},
+	return moveToSerial(tx, c, CauseFingerprint, o.Actor, "fingerprint changed", map[string]any{
+		"fingerprint_before": old.Fingerprint, "fingerprint": c.Fingerprint, "change": o.Reason,
 	})
 }
 

@@ -14,9 +14,12 @@ import (
 // LaneView is a lane with what goes on in it.
 type LaneView struct {
 	lanegate.Lane
-	Width    admission.Width
+	Width admission.Width
+	// InFlight counts the hold of a verification run on serial, too.
 	InFlight int
 	Running  []admission.Running
+	// Hold is the verification run that holds serial's slot, "" when none does.
+	Hold string
 	// Queued due jobs whose class is routed here now, and those not due yet.
 	Queued     int
 	NotDue     int
@@ -68,6 +71,7 @@ func laneViews(in admission.Input, lines []ClassLine) []LaneView {
 		}
 		if l.Name == lanegate.LaneSerial && in.Hold != "" {
 			v.InFlight++
+			v.Hold = in.Hold
 		}
 		for _, line := range lines {
 			if routes[line.Class] != l.Name {

@@ -17,6 +17,7 @@ type Metrics struct {
 	finishedTotal  *prometheus.CounterVec
 	fallbackTotal  *prometheus.CounterVec
 	demotionsTotal *prometheus.CounterVec
+	verifiedTotal  *prometheus.CounterVec
 	lateTotal      prometheus.Counter
 	wait           *prometheus.HistogramVec
 	duration       *prometheus.HistogramVec
@@ -40,6 +41,9 @@ func NewMetrics() *Metrics {
 		demotionsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lanegate_class_demotions_total", Help: "Classes moved back to serial.",
 		}, []string{"class", "reason"}),
+		verifiedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lanegate_verification_runs_total", Help: "Verification runs that ended, by verdict, and those aborted.",
+		}, []string{"verdict"}),
 		lateTotal: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lanegate_late_writes_total", Help: "Outcomes refused because the attempt already had one.",
 		}),
@@ -55,7 +59,7 @@ func NewMetrics() *Metrics {
 // Register registers the counters and the gauges that s derives from the database.
 func (m *Metrics) Register(r prometheus.Registerer, s *Service) error {
 	for _, c := range []prometheus.Collector{
-		m.submittedTotal, m.finishedTotal, m.fallbackTotal, m.demotionsTotal, m.lateTotal, m.wait, m.duration, &stateCollector{s: s},
+		m.submittedTotal, m.finishedTotal, m.fallbackTotal, m.demotionsTotal, m.verifiedTotal, m.lateTotal, m.wait, m.duration, &stateCollector{s: s},
 	} {
 		if err := r.Register(c); err != nil {
 			return err
@@ -72,6 +76,12 @@ func (m *Metrics) prime(classes []lanegate.Class, lanes []lanegate.Lane) {
 		for _, o := range lanegate.Outcomes {
 			m.finishedTotal.WithLabelValues(c.ID, c.Lane, string(o))
 		}
+		for _, cause := range causes {
+			m.demotionsTotal.WithLabelValues(c.ID, cause)
+		}
+	}
+	for _, v := range []string{string(lanegate.VerdictPassed), string(lanegate.VerdictFailed), string(lanegate.VerdictInconclusive), string(lanegate.VerificationAborted)} {
+		m.verifiedTotal.WithLabelValues(v)
 	}
 	for _, l := range lanes {
 		if l.Name != lanegate.LaneSerial {
@@ -82,6 +92,16 @@ func (m *Metrics) prime(classes []lanegate.Class, lanes []lanegate.Lane) {
 
 func (m *Metrics) submitted(class string) { m.submittedTotal.WithLabelValues(class).Inc() }
 func (m *Metrics) late()                  { m.lateTotal.Inc() }
+
+// verified counts the end of a verification run.
+func (m *Metrics) verified(v lanegate.Verification) {
+	verdict := string(v.Verdict)
+	if v.State == lanegate.VerificationAborted {
+		verdict = string(lanegate.VerificationAborted)
+	}
+	m.verifiedTotal.WithLabelValues(verdict).Inc()
+}
+
 func (m *Metrics) demoted(class, reason string) {
 	m.demotionsTotal.WithLabelValues(class, reason).Inc()
 }
@@ -133,6 +153,9 @@ var (
 	descResourceUse   = gauge("lanegate_resource_in_use", "Units of the resource in use.", "resource")
 	descResourceCap   = gauge("lanegate_resource_capacity", "Capacity of the resource.", "resource")
 	descLastSuccess   = gauge("lanegate_class_last_success_timestamp_seconds", "End of the class's last success.", "class")
+	descFailures      = gauge("lanegate_class_failures_in_row", "Latest ordinary runs of the class that failed, up to the first that succeeded; counted to 10.", "class")
+	descProofAge      = gauge("lanegate_class_proof_age_seconds", "Age of the latest verification run of a class outside serial, while it is one that passed.", "class")
+	descVerifying     = gauge("lanegate_verification_running", "1 while a verification run is under way, else 0.")
 	descStale         = gauge("lanegate_class_stale", "1 while the class's last success is older than fresh_within, else 0.", "class")
 )
 
@@ -140,7 +163,7 @@ var (
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descLaneInFlight, descLaneWidth, descLaneQueued, descLaneOldest, descLaneAvailable, descLaneCommitted,
-		descOldestRunning, descWithoutBeat, descClassInFlight, descClassOverdue, descResourceUse, descResourceCap, descLastSuccess, descStale,
+		descOldestRunning, descWithoutBeat, descClassInFlight, descClassOverdue, descResourceUse, descResourceCap, descLastSuccess, descFailures, descProofAge, descStale,
 	} {
 		ch <- d
 	}
@@ -170,6 +193,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	collectLanes(ch, in, lines, silent)
+	ch <- prometheus.MustNewConstMetric(descVerifying, prometheus.GaugeValue, boolValue(in.Trial != nil && in.Trial.Owner != ""))
 	for _, r := range resourceViews(in) {
 		emit(ch, descResourceUse, float64(r.InUse), r.Name)
 		emit(ch, descResourceCap, float64(r.Capacity), r.Name)
@@ -216,9 +240,16 @@ func (c *stateCollector) collectClasses(ch chan<- prometheus.Metric, in admissio
 		inFlight[r.Class]++
 	}
 	overdue := c.s.watch.overdueRuns()
+	failures, proofs := c.s.standings.found()
 	for _, k := range in.Classes {
 		emit(ch, descClassInFlight, float64(inFlight[k.ID]), k.ID)
 		emit(ch, descClassOverdue, float64(overdue[k.ID]), k.ID)
+		if n, known := failures[k.ID]; known {
+			emit(ch, descFailures, float64(n), k.ID)
+		}
+		if proof, proven := proofs[k.ID]; proven && k.Lane != lanegate.LaneSerial {
+			emit(ch, descProofAge, max(0, in.Now.Sub(proof).Seconds()), k.ID)
+		}
 		at, ok := success[k.ID]
 		if ok {
 			emit(ch, descLastSuccess, float64(at.UnixMilli())/1000, k.ID)

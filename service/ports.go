@@ -21,6 +21,7 @@ type Store interface {
 	WorkerStore
 	ConfigStore
 	LogStore
+	VerificationStore
 
 	// Ping writes and commits something, so that it fails on a read-only database.
 	Ping(ctx context.Context) error
@@ -140,6 +141,9 @@ type Admitted struct {
 	NextDue time.Duration
 	// Fallbacks counts grants outside their class's lane: wanted lane → number.
 	Fallbacks map[string]int
+	// Trial is the verification run that this admission changed (taken, serial's
+	// slot taken, round started), "" when none. Its starts are among Grants.
+	Trial string
 }
 
 // AdmissionStore is the one way a job starts.
@@ -149,7 +153,7 @@ type AdmissionStore interface {
 	// grants. ErrWorkerGone when the worker is not live.
 	Admit(ctx context.Context, ask Ask) (Admitted, error)
 	// Snapshot reads admission's input without locks, for explanations; every
-	// class's list of due jobs holds at most its head.
+	// class's list of due jobs holds at most its head, or what the trial's round needs.
 	Snapshot(ctx context.Context) (admission.Input, error)
 	// EndAttempt records an outcome, the job's next state and the run log row in one
 	// transaction; concurrent calls share commits. ErrLateWrite when the fence does
@@ -245,8 +249,32 @@ type ConfigTx interface {
 	DeleteResource(name string) error
 	InFlight() ([]admission.Running, error)
 	AppendHistory(e HistoryEvent) error
+	// LastEvent is the newest of the subject's events with one of these names; its
+	// ID is 0 when there is none.
+	LastEvent(subject string, names ...string) (HistoryEvent, error)
 	Setting(key string) (string, error) // "" when absent
 	SetSetting(key, value string) error
+
+	// InsertVerification adds a planned run.
+	InsertVerification(v lanegate.Verification) error
+	// Verification returns one run and keeps it for this change, so that its owner
+	// can't be lost in between. ErrVerificationNotFound.
+	Verification(id string) (lanegate.Verification, error)
+	// OpenVerifications lists the planned and running ones in the order of their
+	// turns: the running one first, then oldest first.
+	OpenVerifications() ([]lanegate.Verification, error)
+	// SaveVerification writes what may change of a run. One with a conclusive
+	// verdict gives each member its proof, replacing an earlier one of this run; a
+	// verdict that turns later is as new as the turn. Ended without a time means
+	// now. ErrVerificationNotFound; ErrVerificationOver when the run is over and
+	// would get another state.
+	SaveVerification(v lanegate.Verification) error
+	// Proofs lists what conclusive runs say of a class, at any fingerprint, newest first.
+	Proofs(class string) ([]lanegate.Proof, error)
+	// CancelTrial asks the attempts of made-up jobs of a run to end. ErrVerificationNotFound.
+	CancelTrial(verification string) error
+	// DropFinding forgets a finding that was dealt with.
+	DropFinding(id int64) error
 }
 
 // ConfigStore reads and changes classes, lanes and resources.
@@ -273,12 +301,67 @@ type LogStore interface {
 	Lines(ctx context.Context) ([]ClassLine, error)
 	// RunLog streams rows that ended within [from, to), oldest first; class "" means all.
 	RunLog(ctx context.Context, class string, from, to time.Time, row func(lanegate.RunRecord) error) error
-	// LastSuccess returns the end of each class's last success outside verification.
+	// LastSuccess returns the end of each class's last success; of what ran in a
+	// verification run, queued jobs count and made-up ones don't.
 	LastSuccess(ctx context.Context) (map[string]time.Time, error)
 	// Prune deletes up to limit finished jobs that ended before jobsBefore (with
 	// their attempts, payloads and keys) and run log rows before logBefore. It
 	// returns how many rows went; fewer than limit means done.
 	Prune(ctx context.Context, jobsBefore, logBefore time.Time, limit int) (int, error)
+}
+
+// VerificationFilter selects runs for a list, newest first (ids descending).
+type VerificationFilter struct {
+	Class  string // "" all
+	States []lanegate.VerificationState
+	Before string
+	Limit  int
+}
+
+// TrialRun is an attempt that belongs to a verification run.
+type TrialRun struct {
+	lanegate.Attempt
+	MadeUp        bool   // its job was made up for the run
+	PayloadDigest []byte // SHA-256
+	ResultDigest  []byte // SHA-256; nil when the attempt left no result
+	Dropped       int64  // output bytes that were not kept
+}
+
+// Finding is evidence of trouble through concurrency that an outcome left
+// behind, in the outcome's own transaction, for the service to judge.
+type Finding struct {
+	ID           int64
+	Job          string
+	Attempt      int
+	Class        string
+	Lane         string
+	Fingerprint  string
+	Outcome      lanegate.Outcome
+	Verification string // the run the attempt belonged to, "" for an ordinary one
+	Units        lanegate.Units
+	Trouble      []lanegate.PhraseMatch
+	Measured     map[string]int
+	At           time.Time
+}
+
+// VerificationStore reads verification runs. They change by ConfigTx, by Admit
+// (taken, held, started) and when their owner leaves or is reaped: then a running
+// one becomes done and inconclusive in the same transaction, with the reason
+// "owner_lost", so that its hold ends with its owner.
+type VerificationStore interface {
+	Verification(ctx context.Context, id string) (lanegate.Verification, error) // ErrVerificationNotFound
+	Verifications(ctx context.Context, f VerificationFilter) ([]lanegate.Verification, error)
+	// TrialRuns lists a run's attempts in the order of their starts.
+	TrialRuns(ctx context.Context, verification string) ([]TrialRun, error)
+	// Proofs lists what conclusive runs say of a class, at any fingerprint, newest first.
+	Proofs(ctx context.Context, class string) ([]lanegate.Proof, error)
+	// Findings lists what outcomes left to be judged, oldest first. An outcome leaves
+	// one when its attempt ran outside serial or in a verification run, and it has
+	// trouble and did not succeed, or measured more than its units.
+	Findings(ctx context.Context, limit int) ([]Finding, error)
+	// ClassFacts returns what says where some classes stand, in one look, with the
+	// database's time. A class that never was has no entry.
+	ClassFacts(ctx context.Context, classes []string) (map[string]ClassFacts, time.Time, error)
 }
 
 // Doorbell wakes the workers that serve a lane. Lost or doubled rings change

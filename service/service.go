@@ -56,8 +56,11 @@ type Service struct {
 	hub     *hub
 	lines   *linesCache
 	watch   *watcher
-	nudges  chan struct{}                      // holds one token; see Nudges
-	target  atomic.Pointer[lanegate.ClassSpec] // Options.DefaultTarget, until SetDefaultTarget
+	// standings remembers what the standing of classes was warned of.
+	standings *standingWatcher
+	trials    *trials
+	nudges    chan struct{}                      // holds one token; see Nudges
+	target    atomic.Pointer[lanegate.ClassSpec] // Options.DefaultTarget, until SetDefaultTarget
 }
 
 // Limits and defaults.
@@ -97,7 +100,7 @@ func New(o Options) *Service {
 	}
 	s := &Service{
 		store: o.Store, bell: o.Doorbell, cmds: o.Commands, log: o.Log,
-		metrics: o.Metrics, opts: o, hub: newHub(), watch: newWatcher(), nudges: make(chan struct{}, 1),
+		metrics: o.Metrics, opts: o, hub: newHub(), watch: newWatcher(), standings: newStandingWatcher(), trials: newTrials(), nudges: make(chan struct{}, 1),
 	}
 	s.lines = newLinesCache(o.Store)
 	s.target.Store(o.DefaultTarget)

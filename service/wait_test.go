@@ -26,6 +26,14 @@ type memStore struct {
 
 const theJob = "0193a0c0-0000-7000-8000-000000000001"
 
+// Verifications implements service.Store; there is none.
+func (*memStore) Verifications(context.Context, service.VerificationFilter) ([]lanegate.Verification, error) {
+	return nil, nil
+}
+
+// Attempts implements service.Store; none is kept.
+func (*memStore) Attempts(context.Context, string) ([]lanegate.Attempt, error) { return nil, nil }
+
 func (s *memStore) end(state lanegate.State) lanegate.Job {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -35,7 +35,8 @@ func (w *watcher) overdueRuns() map[string]int {
 }
 
 // WatchRuns looks once for runs that take longer than their class's warn_after
-// and announces each once. It alarms only: nothing is stopped.
+// and announces each once. It looks at where the classes stand, too, and warns of
+// failures in a row, voided and old proofs. It alarms only: nothing is stopped.
 func (s *Service) WatchRuns(ctx context.Context) error {
 	in, err := s.store.Snapshot(ctx)
 	if err != nil {
@@ -68,7 +69,7 @@ func (s *Service) WatchRuns(ctx context.Context) error {
 		}
 	}
 	s.watch.settle(overdue, alive)
-	return nil
+	return s.watchStandings(ctx, in.Classes)
 }
 
 func (w *watcher) announce(job string) bool {

@@ -29,11 +29,20 @@ func (s *Service) Beat(ctx context.Context, worker string) ([]Held, error) {
 	return s.store.Beat(ctx, worker)
 }
 
-// Admit asks admission for work and does what follows from the answer.
+// Admit asks admission for work and does what follows from the answer. Without a
+// free slot it returns at once, unless a verification run may be open, whose runs
+// take no slot; so a worker may always call it.
 func (s *Service) Admit(ctx context.Context, ask Ask) (Admitted, error) {
+	if ask.Free <= 0 && !ask.SerialFree && !s.trials.mayBeOpen.Load() {
+		return Admitted{NextDue: -1}, nil
+	}
 	res, err := s.store.Admit(ctx, ask)
 	if err != nil {
 		return res, err
+	}
+	if res.Trial != "" {
+		s.trials.opened()
+		s.log.InfoContext(ctx, "verification run moved on", "verification", res.Trial, "worker", ask.Worker)
 	}
 	for _, id := range res.Skipped {
 		s.hub.finished(id)
@@ -48,11 +57,16 @@ func (s *Service) Admit(ctx context.Context, ask Ask) (Admitted, error) {
 	return res, nil
 }
 
-// EndAttempt records an outcome. lanegate.ErrLateWrite means that the attempt
-// already has one: it is counted and logged here, and nothing was changed. A
-// repeat whose first commit was not confirmed but did land is no late write: what
-// follows from the outcome follows now, as nobody was told then.
+// EndAttempt records an outcome, with the phrases of trouble that a run beside
+// others printed. lanegate.ErrLateWrite means that the attempt already has one:
+// it is counted and logged here, and nothing was changed. A repeat whose first
+// commit was not confirmed but did land is no late write: what follows from the
+// outcome follows now, as nobody was told then.
 func (s *Service) EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.Ending) (Ended, error) {
+	e, err := s.troubleIn(ctx, f, e)
+	if err != nil {
+		return Ended{}, err
+	}
 	ended, err := s.store.EndAttempt(ctx, f, e)
 	if err != nil {
 		if isLate(err) {
@@ -72,6 +86,7 @@ func (s *Service) EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.E
 func (s *Service) LeaveWorker(ctx context.Context, worker string) error {
 	lost, err := s.store.LeaveWorker(ctx, worker)
 	s.endedAll(ctx, lost)
+	s.completeLost(ctx, worker)
 	return err
 }
 
@@ -87,6 +102,7 @@ func (s *Service) ReapWorker(ctx context.Context, worker string, beat int64) err
 		s.log.WarnContext(ctx, "worker declared dead; its attempts are lost", "worker", worker, "attempts", len(lost))
 	}
 	s.endedAll(ctx, lost)
+	s.completeLost(ctx, worker)
 	return err
 }
 
@@ -122,6 +138,12 @@ func (s *Service) ended(ctx context.Context, e Ended) {
 	}
 	if e.Job.State.Final() {
 		s.hub.finished(a.Job)
+	}
+	switch {
+	case a.Verification != "":
+		s.trials.ended(a.Verification)
+	case len(a.Trouble) > 0 || len(a.Measured) > 0:
+		s.trials.poke() // it may have left something to be judged
 	}
 	s.bell.Ring(a.Lane)
 }

@@ -2,10 +2,9 @@ package store
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lanegate/lanegate"
@@ -49,15 +48,23 @@ func (t *tx) admit(ask service.Ask) (res service.Admitted, err error) {
 
 // plan asks the planner what may start on the asking worker and applies it.
 func (t *tx) plan(ask service.Ask, res *service.Admitted) error {
-	in, decision, err := t.decide(ask)
+	in, trial, decision, err := t.decide(ask)
 	if err != nil {
 		return err
 	}
+	gang, changed, err := t.stepTrial(ask.Worker, trial, decision.Trial)
+	if err != nil {
+		return err
+	}
+	if changed {
+		res.Trial = trial.ID
+	}
+	res.Grants = gang
 	res.Fallbacks = map[string]int{}
 	for _, g := range decision.Grants {
 		var grant service.Grant
 		started, err := t.alone("start", g.Job, func() (err error) {
-			grant, err = t.start(g)
+			grant, err = t.startQueued(g, 0)
 			return err
 		})
 		if err != nil {
@@ -79,14 +86,14 @@ func (t *tx) plan(ask service.Ask, res *service.Admitted) error {
 const maxDecisions = 3
 
 // decide asks the planner and locks the jobs it chose.
-func (t *tx) decide(ask service.Ask) (in admission.Input, d admission.Decision, err error) {
+func (t *tx) decide(ask service.Ask) (in admission.Input, trial *trialRow, d admission.Decision, err error) {
 	free := ask.Free
 	if ask.SerialFree {
 		free++
 	}
 	for range maxDecisions {
-		if in, err = t.input(free); err != nil {
-			return in, d, err
+		if in, trial, err = t.input(free); err != nil {
+			return in, nil, d, err
 		}
 		in.Asking = ask.Worker
 		for i := range in.Workers {
@@ -95,55 +102,91 @@ func (t *tx) decide(ask service.Ask) (in admission.Input, d admission.Decision, 
 			}
 		}
 		d = admission.Plan(in)
-		lock := t.s.d.lockGrants
-		if lock == nil {
-			return in, d, nil
-		}
-		chosen := len(d.Grants)
-		if d.Grants, err = lock(t, d.Grants); err != nil || len(d.Grants) == chosen {
-			return in, d, err
+		if all, err := t.lockChosen(&d); err != nil || all {
+			return in, trial, d, err
 		}
 	}
-	return in, d, nil
+	return in, trial, d, nil
+}
+
+// lockChosen locks the jobs that d starts and takes out of it those that may not
+// start any more; a round of which one is gone loses all. It says whether d still
+// is what it was.
+func (t *tx) lockChosen(d *admission.Decision) (all bool, err error) {
+	lock := t.s.d.lockGrants
+	if lock == nil {
+		return true, nil
+	}
+	chosen := slices.Clone(d.Grants)
+	if d.Trial != nil {
+		for _, g := range d.Trial.Gang {
+			if g.Job != "" { // the others are made up
+				chosen = append(chosen, g)
+			}
+		}
+	}
+	still, err := lock(t, chosen)
+	if err != nil || len(still) == len(chosen) {
+		return true, err
+	}
+	gone := func(g admission.Grant) bool {
+		return g.Job != "" && !slices.ContainsFunc(still, func(s admission.Grant) bool { return s.Job == g.Job })
+	}
+	d.Grants = slices.DeleteFunc(d.Grants, gone)
+	if d.Trial != nil && slices.ContainsFunc(d.Trial.Gang, gone) {
+		d.Trial.Start, d.Trial.Gang = false, nil
+	}
+	return false, nil
 }
 
 // input reads what a decision depends on. free bounds how many jobs of one class
-// could start; each class's list has its head at least.
-func (t *tx) input(free int) (in admission.Input, err error) {
+// could start; each class's list has its head at least, and what the trial needs.
+func (t *tx) input(free int) (in admission.Input, trial *trialRow, err error) {
 	cfg, err := t.config()
 	if err != nil {
-		return in, err
+		return in, nil, err
 	}
 	live, err := t.liveWorkers()
 	if err != nil {
-		return in, err
+		return in, nil, err
 	}
 	in = admission.Input{
 		Now: t.at, Classes: cfg.copied().Classes, Resources: cfg.copied().Resources,
 		StarveAfter: t.s.opts.StarveAfter,
 	}
 	if in.Lanes, err = t.lanesNow(cfg, live); err != nil {
-		return in, err
+		return in, nil, err
 	}
 	if in.InFlight, err = t.inFlight(); err != nil {
-		return in, err
+		return in, nil, err
+	}
+	if trial, err = t.trial(cfg); err != nil {
+		return in, nil, err
+	}
+	if trial != nil {
+		in.Trial = trial.input()
+		if !trial.HeldAt.t.IsZero() {
+			in.Hold = trial.ID
+		}
 	}
 	in.Workers = workersOf(live, in.InFlight)
-	if in.Due, err = t.dueHeads(cfg, in.InFlight, free); err != nil {
-		return in, err
+	if in.Due, err = t.dueHeads(cfg, in, free); err != nil {
+		return in, nil, err
 	}
 	in.BlockedSince, err = t.blockedSince()
-	return in, err
+	return in, trial, err
 }
 
 // workersOf lists the live workers that may get grants, with what the database
-// knows to be free on them.
+// knows to be free on them. What runs for a verification run takes no slot.
 func workersOf(live []workerRow, running []admission.Running) []admission.Worker {
 	busy, serial := map[string]int{}, map[string]bool{}
 	for _, r := range running {
-		if r.Lane == lanegate.LaneSerial {
+		switch {
+		case r.Verification != "":
+		case r.Lane == lanegate.LaneSerial:
 			serial[r.Worker] = true
-		} else {
+		default:
 			busy[r.Worker]++
 		}
 	}
@@ -207,18 +250,18 @@ func (r headRow) due() admission.Due {
 }
 
 // dueHeads reads the start of each class's line: as many jobs as the class and
-// the worker could take, one at least. Classes with the same number are read
-// together, and most have the same.
-func (t *tx) dueHeads(cfg *configState, running []admission.Running, free int) ([]admission.Due, error) {
-	busy := map[string]int{}
-	for _, r := range running {
+// the worker could take or the trial's round needs, one at least. Classes with
+// the same number are read together, and most have the same.
+func (t *tx) dueHeads(cfg *configState, in admission.Input, free int) ([]admission.Due, error) {
+	busy, need := map[string]int{}, trialHeads(in.Trial)
+	for _, r := range in.InFlight {
 		if r.Verification == "" {
 			busy[r.Class]++
 		}
 	}
 	byN := map[int][]string{}
 	for _, c := range cfg.Classes {
-		n := max(1, min(c.MaxInFlight-busy[c.ID], free))
+		n := max(1, min(c.MaxInFlight-busy[c.ID], free), need[c.ID])
 		byN[n] = append(byN[n], c.ID)
 	}
 	var due []admission.Due
@@ -236,85 +279,6 @@ func (t *tx) dueHeads(cfg *configState, running []admission.Running, free int) (
 		}
 	}
 	return due, nil
-}
-
-const (
-	sqlStartJob = `
-UPDATE jobs SET state = 'running', attempts = attempts + 1, started_at = $1, reason = '',
-       route_lane = $2, route_reason = $3, route_wanted = $4
- WHERE id = $5 AND state = 'queued'
-RETURNING ` + jobColumns
-	sqlInsertAttempt = `
-INSERT INTO attempts (job_id, number, token, class, lane, route_reason, route_wanted, units, fingerprint, worker,
-       verification, detached, heartbeat_by, ready_at, started_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`
-	sqlGetPayload = `
-SELECT payload
-  FROM job_payloads
- WHERE job_id = $1`
-)
-
-// start applies one grant. The attempt is counted and written before anything
-// runs, so a job that kills its worker is counted, too.
-func (t *tx) start(g admission.Grant) (service.Grant, error) {
-	cfg, err := t.config()
-	if err != nil {
-		return service.Grant{}, err
-	}
-	class, ok := cfg.class(g.Class)
-	if !ok {
-		return service.Grant{}, &faultError{kind: faultBug, text: "granted a job of the unknown class " + g.Class}
-	}
-	var job jobRow
-	found, err := t.get(&job, sqlStartJob, at(t.at), g.Route.Lane, g.Route.Reason, g.Route.Wanted, g.Job)
-	if err != nil {
-		return service.Grant{}, err
-	}
-	if !found {
-		return service.Grant{}, &faultError{kind: faultBug, text: "granted job " + g.Job + ", which is not queued"}
-	}
-	row := attemptRow{
-		Job: job.ID, Number: job.Attempts, Token: newToken(), Class: class.ID, Lane: g.Route.Lane,
-		RouteReason: g.Route.Reason, RouteWanted: g.Route.Wanted, Units: dbJSON[lanegate.Units]{unitsOf(g)},
-		Fingerprint: class.Fingerprint, Worker: g.Worker, Verification: job.Verification,
-		Detached: class.Run.Detached(), ReadyAt: job.ReadyAt, StartedAt: at(t.at),
-	}
-	if row.Detached {
-		row.HeartbeatBy = at(t.at.Add(heartbeatOf(class.Run)))
-	}
-	if err := t.one(sqlInsertAttempt, nil, row.Job, row.Number, row.Token, row.Class, row.Lane, row.RouteReason, row.RouteWanted,
-		row.Units, row.Fingerprint, row.Worker, row.Verification, row.Detached, row.HeartbeatBy, row.ReadyAt, row.StartedAt); err != nil {
-		return service.Grant{}, err
-	}
-	grant := service.Grant{Job: job.job(), Attempt: row.attempt(), Class: class}
-	if found, err := t.get(&grant.Payload, sqlGetPayload, job.ID); err != nil {
-		return service.Grant{}, err
-	} else if !found {
-		return service.Grant{}, &faultError{kind: faultBug, text: "the payload is missing"}
-	}
-	return grant, nil
-}
-
-// unitsOf is never nil: an attempt that takes nothing says so.
-func unitsOf(g admission.Grant) lanegate.Units {
-	if g.Units == nil {
-		return lanegate.Units{}
-	}
-	return g.Units
-}
-
-func heartbeatOf(r lanegate.Run) time.Duration {
-	if r.Heartbeat > 0 {
-		return r.Heartbeat.Std()
-	}
-	return lanegate.DefaultHeartbeat.Std()
-}
-
-// newToken is 128 random bits in hex.
-func newToken() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails: it ends the process instead
-	return hex.EncodeToString(b[:])
 }
 
 // nextDue is how long until the next queued job becomes due; 0 when this pass

@@ -35,11 +35,15 @@ type attemptRow struct {
 	ExitCode        *int                   `db:"exit_code"`
 	Signal          string                 `db:"signal"`
 	Status          int                    `db:"status"`
+	Round           int                    `db:"verification_round"`
+
+	Trouble  dbJSON[[]lanegate.PhraseMatch] `db:"trouble"`
+	Measured dbJSON[map[string]int]         `db:"measured"`
 }
 
 const attemptColumns = `job_id, number, token, class, lane, route_reason, route_wanted, units, fingerprint, worker, verification,
        detached, heartbeat_by, cancel_requested, ready_at, started_at, ended_at, outcome, duration, estimated,
-       error, exit_code, signal, status`
+       error, exit_code, signal, status, verification_round, trouble, measured`
 
 func (r attemptRow) attempt() lanegate.Attempt {
 	a := lanegate.Attempt{
@@ -50,6 +54,7 @@ func (r attemptRow) attempt() lanegate.Attempt {
 		ReadyAt: r.ReadyAt.t, StartedAt: r.StartedAt.t, EndedAt: r.EndedAt.ptr(),
 		Duration: r.Duration, Estimated: r.Estimated,
 		Error: r.Error, ExitCode: r.ExitCode, Signal: r.Signal, Status: r.Status,
+		Round: r.Round, Trouble: r.Trouble.v, Measured: r.Measured.v,
 	}
 	if r.Outcome != nil {
 		a.Outcome = *r.Outcome
@@ -78,8 +83,9 @@ func (s *Store) EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.End
 
 const (
 	sqlEndAttempt = `
-UPDATE attempts SET outcome = $1, ended_at = $2, duration = $3, estimated = $4, error = $5, exit_code = $6, signal = $7, status = $8
- WHERE job_id = $9 AND number = $10 AND token = $11 AND outcome IS NULL
+UPDATE attempts SET outcome = $1, ended_at = $2, duration = $3, estimated = $4, error = $5, exit_code = $6, signal = $7, status = $8,
+       trouble = $9, measured = $10
+ WHERE job_id = $11 AND number = $12 AND token = $13 AND outcome IS NULL
 RETURNING ` + attemptColumns
 	sqlSaveResult = `
 INSERT INTO job_results (job_id, result)
@@ -105,7 +111,8 @@ func (t *tx) endAttempt(f lanegate.Fence, e lanegate.Ending, estimated bool) (se
 	e.Error = text(e.Error)
 	var row attemptRow
 	found, err := t.get(&row, sqlEndAttempt, e.Outcome, at(t.at), e.Duration, estimated, e.Error, e.ExitCode,
-		text(e.Signal), e.Status, f.Job, f.Number, f.Token)
+		text(e.Signal), e.Status, dbJSON[[]lanegate.PhraseMatch]{e.Trouble}, dbJSON[map[string]int]{e.Measured},
+		f.Job, f.Number, f.Token)
 	if err != nil {
 		return none, fmt.Errorf("end attempt %d of job %s: %w", f.Number, f.Job, err)
 	}
@@ -117,6 +124,12 @@ func (t *tx) endAttempt(f lanegate.Fence, e lanegate.Ending, estimated bool) (se
 		return none, err
 	}
 	if err := t.keepBytes(f, e); err != nil {
+		return none, err
+	}
+	if err := t.keepDigest(row, e.Result); err != nil {
+		return none, err
+	}
+	if err := t.noteFinding(row); err != nil {
 		return none, err
 	}
 	if err := t.logRun(job, row); err != nil {
@@ -194,6 +207,22 @@ func (t *tx) keepBytes(f lanegate.Fence, e lanegate.Ending) error {
 	return nil
 }
 
+const sqlSaveResultDigest = `
+UPDATE attempts SET result_digest = $1
+ WHERE job_id = $2 AND number = $3`
+
+// keepDigest keeps what a verification run compares results by; the job's own
+// result may be another attempt's later.
+func (t *tx) keepDigest(a attemptRow, result []byte) error {
+	if a.Verification == "" || result == nil {
+		return nil
+	}
+	if err := t.one(sqlSaveResultDigest, nil, digestOf(result), a.Job, a.Number); err != nil {
+		return fmt.Errorf("keep the result's digest of job %s: %w", a.Job, err)
+	}
+	return nil
+}
+
 const (
 	sqlInsertRun = `
 INSERT INTO run_log (job_id, attempt, class, lane, fingerprint, units, submitted_at, ready_at, started_at, ended_at,
@@ -212,7 +241,8 @@ func (t *tx) logRun(job jobRow, a attemptRow) error {
 		a.StartedAt, a.EndedAt, a.Duration, a.Estimated, *a.Outcome, a.Verification); err != nil {
 		return fmt.Errorf("log attempt %d of job %s: %w", a.Number, a.Job, err)
 	}
-	if *a.Outcome != lanegate.Succeeded || a.Verification != "" {
+	// A job that was made up is no success of the class's; one that was due anyway is.
+	if *a.Outcome != lanegate.Succeeded || job.Verification != "" {
 		return nil
 	}
 	if err := t.one(sqlNoteSuccess, nil, a.Class, a.EndedAt); err != nil {

@@ -18,6 +18,8 @@ const servedFor = 60 * time.Second
 type configState struct {
 	service.Config
 	byID map[string]int // class → index in Classes
+	// trials: a verification run may be open. When false there is none at this version.
+	trials bool
 }
 
 func (c *configState) class(id string) (lanegate.Class, bool) {
@@ -143,6 +145,11 @@ func (t *tx) readConfig() (*configState, error) {
 	}
 	c := &configState{byID: make(map[string]int, len(classes))}
 	c.Version = t.version
+	open, err := t.exists(sqlFindOpenVerification)
+	if err != nil {
+		return nil, fmt.Errorf("look for open verification runs: %w", err)
+	}
+	c.trials = open
 	for i, r := range classes {
 		c.Classes, c.byID[r.ID] = append(c.Classes, r.class()), i
 	}

@@ -208,13 +208,7 @@ func (s *Store) Cancel(ctx context.Context, job, actor string) (lanegate.Job, er
 			}
 			row.Reason, row.FinishedAt = "cancelled by "+actor, at(t.at)
 		case lanegate.StateRunning:
-			if row.CancelRequested {
-				return nil
-			}
-			row.CancelRequested, row.Reason = true, "asked to end by "+actor
-			if err := t.one(sqlCancelAttempt, nil, true, job); err != nil {
-				return err
-			}
+			return t.askToEnd(row, actor)
 		default:
 			return lanegate.ErrJobFinal
 		}
@@ -222,11 +216,26 @@ func (s *Store) Cancel(ctx context.Context, job, actor string) (lanegate.Job, er
 	})
 }
 
+// askToEnd asks a running job, which is locked, to end; a second time it changes nothing.
+func (t *tx) askToEnd(row *jobRow, actor string) error {
+	if row.CancelRequested {
+		return nil
+	}
+	row.CancelRequested, row.Reason = true, "asked to end by "+actor
+	if err := t.one(sqlCancelAttempt, nil, true, row.ID); err != nil {
+		return err
+	}
+	return t.updateJob(*row, lanegate.StateRunning)
+}
+
 // Retry implements service.Store. A run that a verification made up is never
 // repeated; a job whose class was deleted is ErrUnknownClass.
 func (s *Store) Retry(ctx context.Context, job, actor string) (lanegate.Job, error) {
 	return s.act(ctx, "retry", job, func(t *tx, row *jobRow) error {
-		if row.State != lanegate.StateFailed || row.Verification != "" {
+		if row.Verification != "" {
+			return lanegate.ErrNotRetryable.With("job %s was made up by verification run %s and is never repeated; start another verification run instead.", row.ID, row.Verification)
+		}
+		if row.State != lanegate.StateFailed {
 			return lanegate.ErrNotRetryable
 		}
 		return t.revive(row, "retried by "+actor)
@@ -237,6 +246,9 @@ func (s *Store) Retry(ctx context.Context, job, actor string) (lanegate.Job, err
 // for first goes first.
 func (s *Store) RunNext(ctx context.Context, job, actor string) (lanegate.Job, error) {
 	return s.act(ctx, "run next", job, func(t *tx, row *jobRow) error {
+		if row.Verification != "" {
+			return lanegate.ErrNotQueued.With("job %s was made up by verification run %s and never stands in a line.", row.ID, row.Verification)
+		}
 		if row.State != lanegate.StateQueued {
 			return lanegate.ErrNotQueued
 		}

@@ -13,13 +13,30 @@ const (
 	sqlAppendHistory = `
 INSERT INTO history (at, subject, event, actor, reason, evidence)
 VALUES ($1, $2, $3, $4, $5, $6)`
+	historyColumns = `id, at, subject, event, actor, reason, evidence`
 	sqlListHistory = `
-SELECT id, at, subject, event, actor, reason, evidence
+SELECT ` + historyColumns + `
   FROM history
  WHERE subject = $1 AND id < $2
  ORDER BY id DESC
  LIMIT $3`
 )
+
+type historyRow struct {
+	ID       int64                  `db:"id"`
+	At       dbTime                 `db:"at"`
+	Subject  string                 `db:"subject"`
+	Event    string                 `db:"event"`
+	Actor    string                 `db:"actor"`
+	Reason   string                 `db:"reason"`
+	Evidence dbJSON[map[string]any] `db:"evidence"`
+}
+
+func (r historyRow) event() service.HistoryEvent {
+	return service.HistoryEvent{
+		ID: r.ID, At: r.At.t, Subject: r.Subject, Event: r.Event, Actor: r.Actor, Reason: r.Reason, Evidence: r.Evidence.v,
+	}
+}
 
 func (t *tx) appendHistory(e service.HistoryEvent) error {
 	if err := t.one(sqlAppendHistory, nil, t.orNow(e.At), e.Subject, e.Event, e.Actor, text(e.Reason), dbJSON[map[string]any]{e.Evidence}); err != nil {
@@ -36,15 +53,7 @@ func (s *Store) History(ctx context.Context, subject string, before int64, limit
 	if limit <= 0 {
 		limit = defaultLimit
 	}
-	var rows []struct {
-		ID       int64                  `db:"id"`
-		At       dbTime                 `db:"at"`
-		Subject  string                 `db:"subject"`
-		Event    string                 `db:"event"`
-		Actor    string                 `db:"actor"`
-		Reason   string                 `db:"reason"`
-		Evidence dbJSON[map[string]any] `db:"evidence"`
-	}
+	var rows []historyRow
 	err := s.inRead(ctx, "read the history of "+subject, func(t *tx) error {
 		return t.all(&rows, sqlListHistory, subject, before, limit)
 	})
@@ -53,9 +62,7 @@ func (s *Store) History(ctx context.Context, subject string, before int64, limit
 	}
 	events := make([]service.HistoryEvent, len(rows))
 	for i, r := range rows {
-		events[i] = service.HistoryEvent{
-			ID: r.ID, At: r.At.t, Subject: r.Subject, Event: r.Event, Actor: r.Actor, Reason: r.Reason, Evidence: r.Evidence.v,
-		}
+		events[i] = r.event()
 	}
 	return events, nil
 }

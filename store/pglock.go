@@ -15,7 +15,12 @@ import (
 
 // Where transactions run side by side they wait for each other in one order:
 //
-//	admission row → worker → lanes → keys → classes by id → jobs by id → attempts
+//	admission row → worker → lanes → verification run → keys → classes by id → jobs by id → attempts
+//
+// A verification run is changed by three: a change, which has the admission row;
+// admission for its owner, which has that and the owner's row, and so may come to
+// the run last; and the end of the owner, which has the owner's row. An owner that
+// is alive never has it taken away.
 //
 // A group of submissions takes keys, classes and the jobs it may change before
 // its first item runs. An outcome takes jobs only, never the admission row, and

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -20,30 +21,43 @@ SELECT id, class, first_at, place_at, place_id
 func (s *Store) Snapshot(ctx context.Context) (admission.Input, error) {
 	var in admission.Input
 	err := s.inRead(ctx, "read a snapshot", func(t *tx) (err error) {
-		if in, err = t.input(1); err != nil {
+		if in, _, err = t.input(1); err != nil {
 			return err
 		}
 		var ready []headRow
 		if err := t.all(&ready, sqlListReadyHeads, at(t.at), maxPromoted); err != nil {
 			return fmt.Errorf("list what became due: %w", err)
 		}
-		in.Due = withReady(in.Due, ready)
+		in.Due = withReady(in.Due, ready, trialHeads(in.Trial))
 		return nil
 	})
 	return in, err
 }
 
-// withReady replaces heads by jobs of their class that stand before them.
-func withReady(heads []admission.Due, ready []headRow) []admission.Due {
-	for _, r := range ready {
-		d := r.due()
-		i := slices.IndexFunc(heads, func(h admission.Due) bool { return h.Class == d.Class })
-		switch {
-		case i < 0:
-			heads = append(heads, d)
-		case admission.Before(d, heads[i]):
-			heads[i] = d
-		}
+// withReady puts jobs into the starts of their classes' lines, which keep one job,
+// or as many as the trial needs.
+func withReady(heads []admission.Due, ready []headRow, need map[string]int) []admission.Due {
+	if len(ready) == 0 {
+		return heads
 	}
-	return heads
+	for _, r := range ready {
+		heads = append(heads, r.due())
+	}
+	slices.SortFunc(heads, func(a, b admission.Due) int {
+		switch {
+		case a.Class != b.Class:
+			return cmp.Compare(a.Class, b.Class)
+		case admission.Before(a, b):
+			return -1
+		}
+		return 1
+	})
+	n, class := 0, ""
+	return slices.DeleteFunc(heads, func(d admission.Due) bool {
+		if d.Class != class {
+			n, class = 0, d.Class
+		}
+		n++
+		return n > max(1, need[class])
+	})
 }

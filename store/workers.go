@@ -249,22 +249,37 @@ func (t *tx) endWorker(id string, w workerRow, why string) ([]service.Ended, err
 			return nil, err
 		}
 	}
-	var lost []lostRow
-	if err := t.all(&lost, sqlListLost, id); err != nil {
+	return t.loseAll(why, sqlListTrialsOf, sqlListLost, id)
+}
+
+// loseAll ends the verification runs and loses the attempts that two statements
+// list. What a lost verification run made up and goes on by itself is asked to end.
+func (t *tx) loseAll(why, trials, attempts string, args ...any) ([]service.Ended, error) {
+	over, err := t.loseTrials(trials, why, args...)
+	if err != nil {
 		return nil, err
 	}
-	return t.lose(lost, why)
+	var lost []lostRow
+	if err := t.all(&lost, attempts, args...); err != nil {
+		return nil, err
+	}
+	ended, err := t.lose(lost, why)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range over {
+		if err := t.cancelTrial(id); err != nil {
+			return nil, fmt.Errorf("cancel the runs of verification run %s: %w", id, err)
+		}
+	}
+	return ended, nil
 }
 
 // ReapOrphans implements service.Store.
 func (s *Store) ReapOrphans(ctx context.Context) ([]service.Ended, error) {
 	var ended []service.Ended
 	err := s.inTx(ctx, "reap orphans", func(t *tx) (err error) {
-		var lost []lostRow
-		if err := t.all(&lost, sqlListOrphans); err != nil {
-			return err
-		}
-		ended, err = t.lose(lost, "the worker is gone")
+		ended, err = t.loseAll("the worker is gone", sqlListOrphanTrials, sqlListOrphans)
 		return err
 	})
 	return ended, err

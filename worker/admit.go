@@ -62,10 +62,7 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 // admit asks once and starts what was granted. It returns how long until the
 // next job becomes due, negative when none is known.
 func (w *Worker) admit(ctx context.Context) (time.Duration, error) {
-	ask := w.ask()
-	if ask.Free == 0 && !ask.SerialFree {
-		return -1, nil // the next finish asks again
-	}
+	ask := w.ask() // also without a free slot: a verification run needs none
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	res, err := w.backend.Admit(call, ask)
@@ -90,9 +87,11 @@ func (w *Worker) ask() service.Ask {
 	defer w.mu.Unlock()
 	ask := service.Ask{Worker: w.id, Free: w.opts.Slots, SerialFree: true}
 	for _, r := range w.runs {
-		if r.serial {
+		switch {
+		case r.trial:
+		case r.serial:
 			ask.SerialFree = false
-		} else {
+		default:
 			ask.Free--
 		}
 	}
@@ -103,7 +102,10 @@ func (w *Worker) ask() service.Ask {
 // start runs one grant in a goroutine of its own.
 func (w *Worker) start(ctx context.Context, g service.Grant) {
 	runCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	r := &run{fence: g.Attempt.Fence(), class: g.Job.Class, serial: g.Attempt.Lane == lanegate.LaneSerial, stop: stop}
+	r := &run{
+		fence: g.Attempt.Fence(), class: g.Job.Class, stop: stop,
+		serial: g.Attempt.Lane == lanegate.LaneSerial, trial: g.Attempt.Verification != "",
+	}
 	w.mu.Lock()
 	w.runs[g.Job.ID] = r
 	w.mu.Unlock()
@@ -145,7 +147,10 @@ func (w *Worker) execute(ctx context.Context, g service.Grant) (ending lanegate.
 	if g.Class.Run.Kind == lanegate.RunHTTP {
 		return w.opts.HTTP.Run(ctx, job, w.lease)
 	}
-	return w.opts.Exec.Run(ctx, job, w.lease)
+	measured := w.measure(g.Attempt)
+	ending = w.opts.Exec.Run(ctx, job, w.lease)
+	ending.Measured = measured()
+	return ending
 }
 
 // record writes an outcome, again and again until the database has taken or

@@ -38,6 +38,13 @@ type Backend interface {
 	Nudges() <-chan struct{}
 }
 
+// Probe counts what runs really use of a resource; *pgprobe.Probe is one.
+type Probe interface {
+	// Watch begins to count; the function it returns ends that and says how much was
+	// seen in use at once at most, 0 when nothing was seen.
+	Watch(job string) (peak func() int)
+}
+
 // DrainWait as Options.Drain means: wait for running jobs without a limit.
 const DrainWait time.Duration = -1
 
@@ -56,6 +63,9 @@ type Options struct {
 	Commands func() map[string]string // digests of the catalogue, asked at registration and on Reload
 	Exec     runner.Runner
 	HTTP     runner.Runner
+	// Probes are asked for every command that runs outside serial: by resource, what
+	// counts how much of it a run really uses. nil for none.
+	Probes func() map[string]Probe
 
 	Lease     time.Duration // a worker whose beat stands still this long is dead
 	Beat      time.Duration
@@ -115,6 +125,7 @@ type run struct {
 	fence  lanegate.Fence
 	class  string
 	serial bool
+	trial  bool // part of a verification run: it takes no slot here
 	stop   context.CancelCauseFunc
 	ended  bool // the runner has returned; only its outcome is being written
 }
@@ -131,6 +142,9 @@ func New(o Options) *Worker {
 	}
 	if o.Slots == 0 {
 		o.Slots = DefaultSlots
+	}
+	if o.Probes == nil {
+		o.Probes = func() map[string]Probe { return nil }
 	}
 	if o.Commands == nil {
 		o.Commands = func() map[string]string { return nil }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/lanegate/lanegate"
@@ -31,6 +32,11 @@ func Run(t *testing.T, open func(t *testing.T) service.Store) {
 		{"Jobs", jobCases},
 		{"Config", configCases},
 		{"Logs", logCases},
+		{"Verification", verificationCases},
+		{"Trial", trialCases},
+		{"Owner", ownerCases},
+		{"Finding", findingCases},
+		{"Standing", standingCases},
 	}
 	for _, suite := range suites {
 		t.Run(suite.name, func(t *testing.T) {
@@ -284,4 +290,12 @@ func (e *env) inFlight() int {
 	in, err := e.s.Snapshot(e.ctx())
 	e.must(err)
 	return len(in.InFlight)
+}
+
+// same compares values that may hold maps and slices.
+func (e *env) same(what string, want, got any) {
+	e.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		e.Errorf("%s (-want +got):\n%s", what, diff)
+	}
 }

@@ -1,0 +1,36 @@
+package service
+
+import (
+	"context"
+
+	"github.com/lanegate/lanegate"
+)
+
+// Coordinator is RunVerifications one look at a time, for tests.
+type Coordinator struct{ c *coordinator }
+
+// NewCoordinator makes one for the process whose worker is owner.
+func NewCoordinator(s *Service, owner string, check Checker) *Coordinator {
+	return &Coordinator{newCoordinator(s, func() string { return owner }, check)}
+}
+
+// Look does what is to be done now. A check that it starts is waited for.
+func (c *Coordinator) Look(ctx context.Context) error {
+	_, err := c.c.look(ctx)
+	if k := c.c.check; err == nil && k != nil {
+		<-k.done
+		_, err = c.c.look(ctx)
+	}
+	return err
+}
+
+// Stop is what RunVerifications does when its context ends.
+func (c *Coordinator) Stop(ctx context.Context) { c.c.stop(ctx) }
+
+// DemoteVoided is what the end of a failed run does to its members.
+func DemoteVoided(tx ConfigTx, v lanegate.Verification) error { return demoteVoided(tx, v) }
+
+// ChangeForEvidence is a change that no person makes.
+func (s *Service) ChangeForEvidence(ctx context.Context, fn func(tx ConfigTx) error) error {
+	return s.change(ctx, evidenceChange("test"), func(tx ConfigTx, _ Config) error { return fn(tx) })
+}
