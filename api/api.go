@@ -111,6 +111,18 @@ func (a *API) routes() []route {
 		{"POST", "/job-classes/{id}/resume", RoleOperate, a.resumeClass},
 		{"GET", "/job-classes/{id}/history", RoleView, a.classHistory},
 		{"GET", "/job-classes/{id}/stats", RoleView, a.classStats},
+		{"GET", "/job-classes/{id}/proofs", RoleView, a.classProofs},
+		{"POST", "/job-classes/{id}/phrases", RoleOperate, a.tryPhrases},
+		{"PATCH", "/job-classes/{id}/promote", RoleAdmin, a.promoteClass},
+		{"POST", "/job-classes/{id}/promote", RoleAdmin, a.promoteClassPost},
+		{"PATCH", "/job-classes/{id}/demote", RoleOperate, a.demoteClass},
+		{"POST", "/job-classes/{id}/demote", RoleOperate, a.demoteClassPost},
+		{"POST", "/job-classes/{id}/verification-runs", RoleAdmin, a.verifyClass},
+
+		{"GET", "/verification-runs", RoleView, a.listVerifications},
+		{"POST", "/verification-runs", RoleAdmin, a.createVerification},
+		{"GET", "/verification-runs/{id}", RoleView, a.getVerification},
+		{"POST", "/verification-runs/{id}/abort", RoleOperate, a.abortVerification},
 
 		{"GET", "/lanes", RoleView, a.listLanes},
 		{"GET", "/lanes/{name}", RoleView, a.getLane},

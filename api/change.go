@@ -16,11 +16,50 @@ func changeOptions(r *http.Request) (service.ChangeOptions, error) {
 	o := service.ChangeOptions{
 		Actor: callerOf(r.Context()).Name, Reason: p.str("reason"),
 		AcceptWidth: p.flag("accept", "width"), Demote: p.flag("demote", "true"),
+		DryRun: p.flag("dry_run", "true"), Report: &service.Consequences{},
 	}
 	if len(o.Reason) > 1000 {
 		p.bad("reason", "must be at most 1000 bytes")
 	}
 	return o, p.done()
+}
+
+// dryRunResponse says what would follow from a change that was only tried.
+type dryRunResponse struct {
+	DryRun       bool                 `json:"dry_run" example:"true"`
+	Consequences consequencesResponse `json:"consequences"`
+}
+
+// consequencesResponse is what follows from a change.
+type consequencesResponse struct {
+	// Widths lists the lanes whose width in force changes; 0 is a lane that does not exist.
+	Widths []widthChangeResponse `json:"widths"`
+	// UnprovenBeside maps a class outside serial to classes that come beside it
+	// although they were never proven together.
+	UnprovenBeside map[string][]string `json:"unproven_beside,omitempty"`
+	// Demotes lists classes that go back to serial.
+	Demotes  []string `json:"demotes,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// widthChangeResponse is a lane's width before and after.
+type widthChangeResponse struct {
+	Lane   string `json:"lane" example:"parallel"`
+	Before int    `json:"before" example:"3"`
+	After  int    `json:"after" example:"2"`
+}
+
+func newConsequences(c service.Consequences) consequencesResponse {
+	out := consequencesResponse{Widths: []widthChangeResponse{}, UnprovenBeside: c.UnprovenBeside, Demotes: c.Demotes, Warnings: c.Warnings}
+	for _, w := range c.Widths {
+		out.Widths = append(out.Widths, widthChangeResponse(w))
+	}
+	return out
+}
+
+// encodeDryRun answers a change that was judged and not made.
+func encodeDryRun(w http.ResponseWriter, o service.ChangeOptions) error {
+	return encode(w, http.StatusOK, dryRunResponse{DryRun: true, Consequences: newConsequences(*o.Report)})
 }
 
 // noBody refuses what a call without a body would otherwise ignore; an empty
@@ -66,6 +105,9 @@ func (a *API) change(w http.ResponseWriter, r *http.Request, do func(*http.Reque
 	v, err := do(r, o)
 	if err != nil {
 		return err
+	}
+	if o.DryRun {
+		return encodeDryRun(w, o)
 	}
 	if v == nil {
 		w.WriteHeader(http.StatusNoContent)

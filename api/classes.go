@@ -25,6 +25,9 @@ type classDocument struct {
 	Fingerprint string     `json:"fingerprint,omitempty"`
 	CreatedAt   *time.Time `json:"created_at,omitempty" format:"date-time"`
 	UpdatedAt   *time.Time `json:"updated_at,omitempty" format:"date-time"`
+	// Standing says why the class is in its lane and what is proven of it; shown for
+	// one class, and not looked at when it is sent back.
+	Standing *standingResponse `json:"standing,omitempty"`
 }
 
 func newClassDocument(c lanegate.Class) classDocument {
@@ -96,7 +99,13 @@ func (a *API) getClass(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return encode(w, http.StatusOK, newClassDocument(c))
+	standing, err := a.svc.Standing(r.Context(), c.ID)
+	if err != nil {
+		return err
+	}
+	doc := newClassDocument(c)
+	doc.Standing = newStanding(standing)
+	return encode(w, http.StatusOK, doc)
 }
 
 // createClass registers a class that must not exist yet; it starts in serial.
@@ -108,6 +117,7 @@ func (a *API) getClass(w http.ResponseWriter, r *http.Request) error {
 //	@Produce	json
 //	@Param		accept	query		string			false	"width: a lane's width may go down"
 //	@Param		demote	query		string			false	"true: a promoted class may go back to serial"
+//	@Param		dry_run	query		string			false	"true: judge everything, change nothing"
 //	@Param		reason	query		string			false	"For the history"
 //	@Param		request	body		classDocument	true	"Class; id is required"
 //	@Success	201		{object}	classDocument
@@ -142,6 +152,7 @@ func (a *API) createClass(w http.ResponseWriter, r *http.Request) error {
 //	@Param			id		path		string			true	"Class id"
 //	@Param			accept	query		string			false	"width: a lane's width may go down"
 //	@Param			demote	query		string			false	"true: a promoted class may go back to serial"
+//	@Param			dry_run	query		string			false	"true: judge everything, change nothing"
 //	@Param			reason	query		string			false	"For the history"
 //	@Param			request	body		classDocument	true	"Class"
 //	@Success		200		{object}	classDocument
@@ -176,6 +187,9 @@ func (a *API) storeClass(w http.ResponseWriter, r *http.Request, id string, doc 
 	c, created, err := a.svc.PutClass(r.Context(), id, doc.ClassSpec, o)
 	if err != nil {
 		return err
+	}
+	if o.DryRun {
+		return encodeDryRun(w, o)
 	}
 	status := http.StatusOK
 	if created {
@@ -219,6 +233,7 @@ func (d classDocument) changedReadOnly(old classDocument) []lanegate.FieldError 
 //	@Param		id		path		string			true	"Class id"
 //	@Param		accept	query		string			false	"width: a lane's width may go down"
 //	@Param		demote	query		string			false	"true: a promoted class may go back to serial"
+//	@Param		dry_run	query		string			false	"true: judge everything, change nothing"
 //	@Param		reason	query		string			false	"For the history"
 //	@Param		request	body		object			true	"Merge patch over the declared fields; null removes one"
 //	@Success	200		{object}	classDocument
@@ -246,6 +261,9 @@ func (a *API) patchClass(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if o.DryRun {
+		return encodeDryRun(w, o)
+	}
 	return encode(w, http.StatusOK, newClassDocument(c))
 }
 
@@ -264,7 +282,7 @@ func mergeSpec(spec lanegate.ClassSpec, patch []byte) (lanegate.ClassSpec, error
 	if err := json.Unmarshal(patch, &changes); err != nil {
 		return out, decodeError(err, new(lanegate.ClassSpec))
 	}
-	for _, name := range []string{"id", "lane", "max_in_flight", "managed_by", "fingerprint", "created_at", "updated_at"} {
+	for _, name := range []string{"id", "lane", "max_in_flight", "managed_by", "fingerprint", "created_at", "updated_at", "standing"} {
 		if _, ok := changes.(map[string]any)[name]; ok {
 			return out, fieldProblem("read_only_field", "/"+name, "is read-only here")
 		}
@@ -316,7 +334,9 @@ func mergePatch(target, patch any) any {
 //	@Param		id		path	string	true	"Class id"
 //	@Param		accept	query	string	false	"width: a lane's width may go down"
 //	@Param		demote	query	string	false	"Not used here"
+//	@Param		dry_run	query	string	false	"true: judge everything, change nothing"
 //	@Param		reason	query	string	false	"For the history"
+//	@Success	200	{object}	dryRunResponse
 //	@Success	204
 //	@Failure	400,401,403,404,409,413,415,422,503	{object}	problem
 //	@Router		/job-classes/{id} [delete]
@@ -336,6 +356,7 @@ func (a *API) deleteClass(w http.ResponseWriter, r *http.Request) error {
 //	@Param		id		path		string	true	"Class id"
 //	@Param		accept	query		string	false	"Not used here"
 //	@Param		demote	query		string	false	"Not used here"
+//	@Param		dry_run	query		string	false	"true: judge everything, change nothing"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	classDocument
 //	@Failure	400,401,403,404,413,415,422,503	{object}	problem
@@ -357,6 +378,7 @@ func (a *API) pauseClass(w http.ResponseWriter, r *http.Request) error {
 //	@Param		id		path		string	true	"Class id"
 //	@Param		accept	query		string	false	"Not used here"
 //	@Param		demote	query		string	false	"Not used here"
+//	@Param		dry_run	query		string	false	"true: judge everything, change nothing"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	classDocument
 //	@Failure	400,401,403,404,413,415,422,503	{object}	problem

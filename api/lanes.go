@@ -183,6 +183,7 @@ func (a *API) showLane(w http.ResponseWriter, r *http.Request, status int) error
 //	@Param			name	path		string		true	"Lane"
 //	@Param			accept	query		string		false	"width: other lanes' widths may go down"
 //	@Param			demote	query		string		false	"Not used here"
+//	@Param			dry_run	query		string		false	"true: judge everything, change nothing"
 //	@Param			reason	query		string		false	"For the history"
 //	@Param			request	body		laneRequest	true	"Settings"
 //	@Success		200		{object}	laneResponse
@@ -221,6 +222,9 @@ func (a *API) putLane(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if o.DryRun {
+		return encodeDryRun(w, o)
+	}
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated
@@ -237,7 +241,9 @@ func (a *API) putLane(w http.ResponseWriter, r *http.Request) error {
 //	@Param		name	path	string	true	"Lane"
 //	@Param		accept	query	string	false	"width: other lanes' widths may go down"
 //	@Param		demote	query	string	false	"Not used here"
+//	@Param		dry_run	query	string	false	"true: judge everything, change nothing"
 //	@Param		reason	query	string	false	"For the history"
+//	@Success	200	{object}	dryRunResponse
 //	@Success	204
 //	@Failure	400,401,403,404,409,413,415,422,503	{object}	problem
 //	@Router		/lanes/{name} [delete]
@@ -257,6 +263,7 @@ func (a *API) deleteLane(w http.ResponseWriter, r *http.Request) error {
 //	@Param		name	path		string	true	"Lane"
 //	@Param		accept	query		string	false	"Not used here"
 //	@Param		demote	query		string	false	"Not used here"
+//	@Param		dry_run	query		string	false	"true: judge everything, change nothing"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	laneResponse
 //	@Failure	400,401,403,404,413,415,422,503	{object}	problem
@@ -281,6 +288,7 @@ func (a *API) pauseLane(w http.ResponseWriter, r *http.Request) error {
 //	@Param		name	path		string	true	"Lane"
 //	@Param		accept	query		string	false	"Not used here"
 //	@Param		demote	query		string	false	"Not used here"
+//	@Param		dry_run	query		string	false	"true: judge everything, change nothing"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	laneResponse
 //	@Failure	400,401,403,404,413,415,422,503	{object}	problem

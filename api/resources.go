@@ -112,6 +112,7 @@ func (a *API) showResource(w http.ResponseWriter, r *http.Request, status int) e
 //	@Param			name	path		string			true	"Resource"
 //	@Param			accept	query		string			false	"width: lanes' widths may go down"
 //	@Param			demote	query		string			false	"Not used here"
+//	@Param			dry_run	query		string			false	"true: judge everything, change nothing"
 //	@Param			reason	query		string			false	"For the history"
 //	@Param			request	body		resourceRequest	true	"Settings"
 //	@Success		200		{object}	resourceResponse
@@ -138,6 +139,9 @@ func (a *API) putResource(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if o.DryRun {
+		return encodeDryRun(w, o)
+	}
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated
@@ -154,7 +158,9 @@ func (a *API) putResource(w http.ResponseWriter, r *http.Request) error {
 //	@Param		name	path	string	true	"Resource"
 //	@Param		accept	query	string	false	"width: lanes' widths may go down"
 //	@Param		demote	query	string	false	"Not used here"
+//	@Param		dry_run	query	string	false	"true: judge everything, change nothing"
 //	@Param		reason	query	string	false	"For the history"
+//	@Success	200	{object}	dryRunResponse
 //	@Success	204
 //	@Failure	400,401,403,404,409,413,415,422,503	{object}	problem
 //	@Router		/resources/{name} [delete]

@@ -67,6 +67,8 @@ func (s *verifying) Snapshot(ctx context.Context) (admission.Input, error) {
 	in, err := s.Store.Snapshot(ctx)
 	if a := *s.attempt; a != nil {
 		in.Hold, in.InFlight = s.run, append(in.InFlight, *a)
+		in.Trial = &admission.Trial{ID: s.run, Members: []string{a.Class}, Owner: a.Worker, WantsHold: true}
+		in.Workers = append(in.Workers, admission.Worker{ID: a.Worker, Commands: map[string]string{"true": "digest-of-true"}})
 	}
 	return in, err
 }

@@ -1,5 +1,6 @@
-// Command lanegate is the gateway and its tools: serve (the default), migrate,
-// health, token, submit, advise, try-command, queues and version. See lanegate --help.
+// Command lanegate is the gateway and its tools: serve (the default), submit,
+// verify, promote, demote, classes, lanes, jobs, phrases, advise, try-command,
+// health, queues, token, migrate and version. See lanegate --help.
 package main
 
 import (
@@ -73,6 +74,13 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" default:"withargs" help:"Run the gateway (what a bare lanegate does)."`
 	Submit  submitCmd  `cmd:"" help:"Post a job, and with --wait exit as it ended."`
 	Try     tryCmd     `cmd:"" name:"try-command" help:"Run a command of the config file in the foreground, as the gateway would."`
+	Verify  verifyCmd  `cmd:"" help:"Run classes at the same time on purpose, and record whether they bear it."`
+	Promote promoteCmd `cmd:"" help:"Move proven classes out of serial."`
+	Demote  demoteCmd  `cmd:"" help:"Move a class back to serial."`
+	Classes classesCmd `cmd:"" help:"List job classes, or show one and why it is where it is."`
+	Lanes   lanesCmd   `cmd:"" help:"List lanes: what runs, what waits, and where the width comes from."`
+	Jobs    jobsCmd    `cmd:"" help:"List jobs, newest first, and what the waiting ones wait for."`
+	Phrases phrasesCmd `cmd:"" help:"Try phrases of trouble over what a class printed before."`
 	Advise  adviseCmd  `cmd:"" help:"Read run logs and say whether lanes would help, and whom."`
 	Health  healthCmd  `cmd:"" help:"Ask a running gateway how it is; exit 0 when well, 1 when not (for HEALTHCHECK)."`
 	Token   tokenCmd   `cmd:"" help:"Make tokens for clients."`
@@ -90,7 +98,7 @@ Start it, post a job, look at it:
   curl -s http://127.0.0.1:8080/jobs
 
 Flags win over LANEGATE_* variables, which win over the config file.
-Exit codes: 0 well, 1 failed, 2 wrong usage or configuration; submit has more, see lanegate submit --help.`
+Exit codes: 0 well, 1 failed, 2 wrong usage or configuration; submit, verify and promote have more, see their --help.`
 
 // exited carries the code of a --help out of the parser.
 type exited int

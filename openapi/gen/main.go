@@ -115,6 +115,7 @@ func mend(doc *openapi3.T) {
 				mendResponse(status, ref.Value)
 			}
 			mendBody(op)
+			mendDryRun(op, doc.Components.Schemas["dryRunResponse"].Value)
 			addInternal(op, doc.Components.Schemas["problem"].Value)
 		}
 	}
@@ -187,10 +188,29 @@ func setHeader(r *openapi3.Response, name, description string, schema *openapi3.
 	r.Headers[name] = &openapi3.HeaderRef{Value: header}
 }
 
-// mendBody makes a documented body required: a call that may come without one
-// documents none.
+// mendBody makes a documented body required, but for the demotions, which only
+// take a reason: any other call that may come without a body documents none.
 func mendBody(op *openapi3.Operation) {
 	if op.RequestBody != nil && op.RequestBody.Value != nil {
-		op.RequestBody.Value.Required = true
+		op.RequestBody.Value.Required = !strings.HasPrefix(op.OperationID, "demote-")
+	}
+}
+
+// dryRunRef is what a change answers that is only tried, unless its own answer
+// says what would be.
+const dryRunRef = "#/components/schemas/dryRunResponse"
+
+// mendDryRun adds the answer of a dry run to those of a change that has one.
+func mendDryRun(op *openapi3.Operation, dry *openapi3.Schema) {
+	ok := op.Responses.Value("200")
+	if ok == nil || op.Parameters.GetByInAndName("query", "dry_run") == nil || len(op.Tags) > 0 && op.Tags[0] == "verification" {
+		return
+	}
+	for _, media := range ok.Value.Content {
+		if media.Schema.Ref != dryRunRef {
+			either := openapi3.NewSchema()
+			either.AnyOf = openapi3.SchemaRefs{media.Schema, openapi3.NewSchemaRef(dryRunRef, dry)}
+			media.Schema = either.NewRef()
+		}
 	}
 }
