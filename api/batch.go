@@ -49,6 +49,9 @@ func (a *API) submitBatch(w http.ResponseWriter, r *http.Request) error {
 	if err := query(r).done(); err != nil {
 		return err
 	}
+	if len(r.Header.Values("Idempotency-Key")) > 0 {
+		return errBatchKey
+	}
 	body, _, err := a.readBody(w, r, a.o.MaxBatch)
 	if err != nil {
 		return err
@@ -82,10 +85,17 @@ func (a *API) submitBatch(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		for k, res := range results {
-			out.Items[index[k]] = newBatchItem(res, subs[k])
+			out.Items[index[k]] = newBatchItem(res)
 		}
 	}
 	return encode(w, http.StatusOK, out)
+}
+
+// errBatchKey: one key can't stand for several jobs, and a key that is ignored lets
+// a repeat run all of them twice.
+var errBatchKey = &lanegate.Error{
+	Kind: lanegate.KindBadRequest, Code: "idempotency_key_of_batch",
+	Message: "the header Idempotency-Key is for a single job; give each job of the batch an idempotency_key of its own. Nothing was enqueued.",
 }
 
 // batchSubmission judges one job of a batch by the rules for one that comes alone.
@@ -97,7 +107,7 @@ func (a *API) batchSubmission(c caller, text []byte) (service.Submission, error)
 		}
 	}
 	var req submitRequest
-	err := decodeBytes(text, &req, a.o.MaxDepth+1)
+	err := tooDeep(decodeBytes(text, &req, a.o.MaxDepth+1), "/payload", a.o.MaxDepth)
 	if errors.Is(err, errArrayBody) || errors.Is(err, errNotObject) {
 		err = errNotObject.With("each job is a JSON object, e.g. {\"class\": \"pos-sales\"}. Nothing was enqueued.")
 	}
@@ -107,11 +117,12 @@ func (a *API) batchSubmission(c caller, text []byte) (service.Submission, error)
 	return req.submission(c, "")
 }
 
-func newBatchItem(res service.Submitted, sub service.Submission) batchItem {
+func newBatchItem(res service.Submitted) batchItem {
 	if res.Err != nil {
 		return refusedItem(res.Err)
 	}
-	job := newJobResponse(service.JobView{JobDetail: service.JobDetail{Job: res.Job, Payload: sub.Payload}})
+	// Without the payload: the client has it, and an encoder would write it anew.
+	job := newJobResponse(service.JobView{JobDetail: service.JobDetail{Job: res.Job}})
 	status := http.StatusCreated
 	if res.Replayed || res.Job.State == lanegate.StateSkipped {
 		status = http.StatusOK

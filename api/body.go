@@ -43,7 +43,7 @@ type heldKey struct{}
 // readAll reads a body of at most limit bytes, with memory in step with what has
 // arrived. A body that comes too slowly is 408: unlike 400 that is repeated.
 func (a *API) readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	src := http.MaxBytesReader(w, r.Body, limit)
+	src := io.LimitReader(r.Body, limit+1)
 	var body []byte
 	for {
 		if len(body) == cap(body) {
@@ -59,28 +59,58 @@ func (a *API) readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]by
 		}
 		n, err := src.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
+		if int64(len(body)) > limit {
+			return nil, tooLarge(limit)
+		}
 		switch {
 		case errors.Is(err, io.EOF):
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it was for the body
 			return body, nil
 		case err != nil:
-			return nil, readError(err, limit)
+			return nil, readError(err)
 		}
 	}
 }
 
-func readError(err error, limit int64) error {
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return tooLarge(limit)
+// Bounds of linger: twice the largest batch, and what that takes on a local network.
+const (
+	lingerBytes = 32 << 20
+	lingerTime  = 2 * time.Second
+)
+
+// linger takes in and forgets the rest of a refused body. Many clients (Python's
+// http.client, and what is built on it) look at the answer only once they have
+// sent everything; closing the connection before would reset it under them, and
+// they would report a network fault and try again instead of showing the refusal.
+// A client that waits for 100-continue has sent nothing yet, and need not.
+func (a *API) linger(w http.ResponseWriter, r *http.Request) {
+	if r.Body == nil || r.Body == http.NoBody || r.Header.Get("Expect") != "" {
+		return
 	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(min(lingerTime, a.o.BodyTimeout)))
+	n, err := io.CopyN(io.Discard, r.Body, lingerBytes)
+	if n == lingerBytes || (err != nil && !errors.Is(err, io.EOF)) {
+		w.Header().Set("Connection", "close")
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+}
+
+// Codes of bodies that did not arrive.
+const (
+	codeSlow   = "body_too_slow"
+	codeCutOff = "body_cut_off"
+)
+
+func readError(err error) error {
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		return &statusError{&lanegate.Error{
-			Kind: lanegate.KindBadRequest, Code: "body_too_slow", Err: err,
+			Kind: lanegate.KindBadRequest, Code: codeSlow, Err: err,
 			Message: "the body did not arrive in time; nothing was enqueued. Send it again.",
 		}, http.StatusRequestTimeout}
 	}
 	return &lanegate.Error{
-		Kind: lanegate.KindBadRequest, Code: "body_cut_off",
+		Kind: lanegate.KindBadRequest, Code: codeCutOff,
 		Message: "the body ended early; nothing was enqueued. Send it again.", Err: err,
 	}
 }

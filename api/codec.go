@@ -153,6 +153,18 @@ var decodeOptions = json.JoinOptions(
 // durationError says what is wrong with a duration that is at least a string.
 type durationError struct{ error }
 
+// tooDeep makes the refusal of a document that is nested too deeply speak of the
+// part that has the limit, which people know by that number.
+func tooDeep(err error, pointer string, limit int) error {
+	e, ok := errors.AsType[*lanegate.Error](err)
+	if !ok || e.Code != "too_deep" {
+		return err
+	}
+	told := *e
+	told.Fields = []lanegate.FieldError{{Pointer: pointer, Detail: "is nested deeper than " + lanegate.Count(limit, "level")}}
+	return &told
+}
+
 // checkObject says whether body is one JSON object that can be kept unharmed.
 func checkObject(body []byte, maxDepth int) error {
 	trimmed := bytes.TrimLeft(body, " \t\r\n")

@@ -149,6 +149,9 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if !submits(r) { // the readers of bodies are shared and speak of submissions
 		message = strings.ReplaceAll(message, "othing was enqueued", "othing was changed")
 	}
+	if e.Code != codeSlow && e.Code != codeCutOff { // nothing more comes
+		a.linger(w, r)
+	}
 	writeProblem(w, status, problem{
 		Type: "about:blank", Title: http.StatusText(status), Status: status, Code: e.Code, Detail: message,
 		Fields: e.Fields, Details: e.Details, RequestID: requestIDOf(r),

@@ -40,6 +40,47 @@ func cutOff(t *testing.T, c net.Conn) string {
 	return string(text)
 }
 
+// A client that looks at the answer only once it has sent everything (Python's
+// http.client does so) gets the refusal, not a reset connection (C60).
+func TestRefusalReachesClientsThatWriteFirst(t *testing.T) {
+	admin, _ := token("a", RoleAdmin)
+	large := strings.Repeat("[", 5<<20)
+	for name, tt := range map[string]struct {
+		tokens []Token
+		head   string
+		status string
+	}{
+		"too large":              {nil, "POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n", "413"},
+		"too large a class":      {nil, "PUT /job-classes/c HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n", "413"},
+		"unreadable type":        {nil, "POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n", "415"},
+		"unknown client":         {[]Token{admin}, "POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n", "401"},
+		"unknown path":           {nil, "POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n", "404"},
+		"batch with another key": {nil, "POST /jobs/batch HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Type: application/json\r\n", "400"},
+	} {
+		for _, framing := range []string{"length", "chunked"} {
+			t.Run(name+"/"+framing, func(t *testing.T) {
+				g := newGateway(t, func(s *setup) { s.api.Tokens = tt.tokens })
+				text := tt.head + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(large), large)
+				if framing == "chunked" {
+					text = tt.head + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(large), large)
+				}
+				c := dialSend(t, g.listen().URL, text) // fails when the connection is reset under it
+				if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+					t.Fatal(err)
+				}
+				res, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err != nil {
+					t.Fatalf("no answer: %v", err)
+				}
+				defer res.Body.Close()
+				if got := fmt.Sprint(res.StatusCode); got != tt.status {
+					t.Errorf("status %s, want %s", got, tt.status)
+				}
+			})
+		}
+	}
+}
+
 // C82: slow headers and slow bodies are cut off, whatever the route and whether
 // or not anybody asks for the body; meanwhile others are served.
 func TestSlowClientsAreCutOff(t *testing.T) {

@@ -157,7 +157,7 @@ func (a *API) decodeSubmit(body []byte, typ string) (submitRequest, error) {
 	if typ == typeCloudEvent {
 		req, err = a.decodeCloudEvent(body)
 	} else {
-		err = decodeBytes(body, &req, a.o.MaxDepth+1)
+		err = tooDeep(decodeBytes(body, &req, a.o.MaxDepth+1), "/payload", a.o.MaxDepth)
 	}
 	if errors.Is(err, errArrayBody) {
 		err = errArrayBody.With("the body is an array; one request takes one object. Set MaxBatchSize to 1 (EventBridge), or send up to %d jobs as {\"jobs\": […]} to /jobs/batch. Nothing was enqueued.", service.MaxBatchItems)
@@ -184,7 +184,7 @@ type cloudEvent struct {
 
 func (a *API) decodeCloudEvent(body []byte) (submitRequest, error) {
 	var req submitRequest
-	if err := checkObject(body, a.o.MaxDepth+2); err != nil {
+	if err := tooDeep(checkObject(body, a.o.MaxDepth+2), "/data", a.o.MaxDepth); err != nil {
 		return req, err
 	}
 	var ev cloudEvent
@@ -199,7 +199,7 @@ func (a *API) decodeCloudEvent(body []byte) (submitRequest, error) {
 	case ev.ID == "" || ev.Source == "":
 		return req, fieldProblem("bad_event", "/id", "id and source are required; together they are the idempotency key")
 	}
-	if err := decodeBytes(ev.Data, &req, a.o.MaxDepth+1); err != nil {
+	if err := tooDeep(decodeBytes(ev.Data, &req, a.o.MaxDepth+1), "/data/payload", a.o.MaxDepth); err != nil {
 		return req, below("/data", err)
 	}
 	if req.IdempotencyKey == nil {

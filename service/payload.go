@@ -52,7 +52,13 @@ func nothingBehind(text []byte, end int64, prefix string) error {
 // jsonSpace is the white space of JSON (RFC 8259, section 2).
 const jsonSpace = " \t\r\n"
 
+// maxPointer bounds how much of a request its own refusal repeats, in bytes.
+const maxPointer = 200
+
 func payloadError(code, pointer, detail string) error {
+	if len(pointer) > maxPointer {
+		pointer = strings.ToValidUTF8(pointer[:maxPointer], "") + "…"
+	}
 	return &lanegate.Error{
 		Kind: lanegate.KindInvalid, Code: code,
 		Message: "the JSON can't be taken as it is; nothing was enqueued.",
