@@ -185,7 +185,7 @@ type PairEvidence struct {
 	Needed  float64 `json:"needed_seconds"`
 	Proven  bool    `json:"proven"`
 	// Copies is the most runs of the class at once; for a pair of copies only.
-	Copies int `json:"copies,omitempty"`
+	Copies int `json:"copies,omitzero"`
 }
 
 // RoundEvidence is one round as it went.
@@ -213,7 +213,7 @@ type RunEvidence struct {
 	Outcome   Outcome        `json:"outcome,omitempty"`
 	ExitCode  *int           `json:"exit_code,omitempty"`
 	Signal    string         `json:"signal,omitempty"`
-	Status    int            `json:"status,omitempty"`
+	Status    int            `json:"status,omitzero"`
 	Error     string         `json:"error,omitempty"`
 	Result    string         `json:"result_sha256,omitempty"`
 	Payload   string         `json:"payload_sha256,omitempty"`
@@ -221,7 +221,7 @@ type RunEvidence struct {
 	Declared  Units          `json:"declared_units,omitempty"`
 	Measured  map[string]int `json:"measured_units,omitempty"`
 	// Dropped counts output bytes that were not kept and so not searched.
-	Dropped int64 `json:"output_dropped,omitempty"`
+	Dropped int64 `json:"output_dropped,omitzero"`
 }
 
 // CheckEvidence is what a check said after a round.

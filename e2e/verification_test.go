@@ -166,7 +166,7 @@ const phasesConfig = `
 resources:
   db: {capacity: 15, pool: true}
 commands:
-  quick: {argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, TAKES: "1"}}
+  quick: {argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, TAKES: "0.6"}}
   check: {argv: [sh, -c, "echo check >>$DIR/checks; sleep 1"]}
 classes:
   one: {run: {kind: exec, command: quick}, units: {db: 5}, repeatable: true}
@@ -541,7 +541,7 @@ func mostAtOnceOfAll(events []event) int {
 // both end a run and give serial back.
 func TestAbortedAndDrainedVerification(t *testing.T) {
 	w := newWorld(t)
-	w.config(strings.ReplaceAll(phasesConfig, `TAKES: "1"`, `TAKES: "20"`))
+	w.config(strings.ReplaceAll(phasesConfig, `TAKES: "0.6"`, `TAKES: "20"`))
 	g := w.start()
 	w.ready()
 	body := `{"source": "payloads", "rounds": 1, "members": [{"class": "one", "copies": 2}], "max_hold": "5m"}`
