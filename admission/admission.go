@@ -47,8 +47,10 @@ type Input struct {
 }
 
 // Running is an attempt in flight. One with a Verification holds its units, but
-// takes no slot of its lane, its class or its worker; its units count as used
-// outside serial, whatever its lane.
+// takes no slot of its lane or its worker; its units count as used outside serial,
+// whatever its lane. It counts in its class once its verification run is over, and
+// not while that is the Trial. The store leaves Verification out when the run
+// ended without passing: nothing says then that the attempt may be beside others.
 type Running struct {
 	Job          string
 	Class        string

@@ -76,7 +76,7 @@ func checkLimits(t failer, in Input, d Decision) {
 		if width := widths[g.Route.Lane].InForce; lane > width {
 			t.Errorf("start of %s: %d in flight in lane %s of width %d", g.Job, lane, g.Route.Lane, width)
 		}
-		class := count(runs, func(r Running) bool { return r.Class == g.Class && r.Verification == "" })
+		class := count(runs, func(r Running) bool { return r.Class == g.Class && !in.Trial.owns(&r) })
 		if limit := max(1, findClass(in, g.Class).MaxInFlight); class > limit {
 			t.Errorf("start of %s: %d in flight of class %s with limit %d", g.Job, class, g.Class, limit)
 		}

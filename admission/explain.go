@@ -90,10 +90,12 @@ func newExplainer(p *pass) *explainer {
 		}
 		if r.Verification != "" {
 			e.run[r.Verification] = append(e.run[r.Verification], r.Job)
-			continue
+		} else {
+			e.lane[r.Lane] = append(e.lane[r.Lane], r.Job)
 		}
-		e.lane[r.Lane] = append(e.lane[r.Lane], r.Job)
-		e.class[r.Class] = append(e.class[r.Class], r.Job)
+		if p.trial == nil || len(p.trial.standing) > 0 || !p.trial.owns(&r) {
+			e.class[r.Class] = append(e.class[r.Class], r.Job)
+		}
 	}
 	for _, m := range []map[string][]string{e.resource, e.lane, e.class, e.run} {
 		for name, list := range m {

@@ -98,7 +98,7 @@ type line struct {
 	// jobs of a class need the same of a worker.
 	started, granted int
 	// inFlight counts every attempt of the class and the starts of this pass;
-	// verifying those of verification runs, which its limit does not bound.
+	// verifying those of the trial, which its limit does not bound.
 	inFlight, verifying int
 	// reserved: none of the due jobs may start but as part of the trial.
 	reserved bool
@@ -121,7 +121,9 @@ func (ln *line) waiting() *Due {
 // the default.
 func (ln *line) limit() int { return max(1, ln.class.MaxInFlight) }
 
-// ordinary counts the attempts that the class's limit bounds.
+// ordinary counts the attempts that the class's limit bounds: all but the trial's,
+// whose plan bounds them. Runs that go on after their verification run is over are
+// among them: nobody proved what another one beside them would do.
 func (ln *line) ordinary() int { return ln.inFlight - ln.verifying }
 
 // open says whether only slots, units and workers' slots can stand in the way

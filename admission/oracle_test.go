@@ -253,12 +253,17 @@ func (o *oracle) laneFree(lane string) bool {
 	return n < o.width(lane)
 }
 
-// ofClass counts the class's attempts: all, and those of verification runs.
+// tried says whether an attempt is part of the trial, and the trial goes on.
+func (o *oracle) tried(r Running) bool {
+	return o.in.Trial != nil && len(o.trial.obstacle) == 0 && r.Verification == o.in.Trial.ID
+}
+
+// ofClass counts the class's attempts: all, and those of the trial.
 func (o *oracle) ofClass(id string) (all, verification int) {
 	for _, r := range o.runs {
 		if r.Class == id {
 			all++
-			if r.Verification != "" {
+			if o.tried(r.Running) {
 				verification++
 			}
 		}
@@ -266,7 +271,7 @@ func (o *oracle) ofClass(id string) (all, verification int) {
 	return all, verification
 }
 
-// atLimit: attempts of verification runs don't count.
+// atLimit: attempts of the trial don't count.
 func (o *oracle) atLimit(c lanegate.Class) bool {
 	all, verification := o.ofClass(c.ID)
 	return all-verification >= limitOf(c)
@@ -637,7 +642,7 @@ func (o *oracle) slotReasons(c lanegate.Class, lane string) []Reason {
 		rs = append(rs, Reason{Code: "lane_full", Jobs: o.jobs(func(r Running) bool { return r.Lane == lane && r.Verification == "" })})
 	}
 	if o.atLimit(c) {
-		rs = append(rs, Reason{Code: "class_limit", Jobs: o.jobs(func(r Running) bool { return r.Class == c.ID && r.Verification == "" })})
+		rs = append(rs, Reason{Code: "class_limit", Jobs: o.jobs(func(r Running) bool { return r.Class == c.ID && !o.tried(r) })})
 	}
 	return rs
 }

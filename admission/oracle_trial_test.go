@@ -336,7 +336,7 @@ func (o *oracle) gangObstacles() []Reason {
 	var rs []Reason
 	for _, id := range o.members() {
 		if all, verification := o.ofClass(id); all > verification {
-			jobs := o.jobs(func(r Running) bool { return r.Class == id && r.Verification == "" })
+			jobs := o.jobs(func(r Running) bool { return r.Class == id && !o.tried(r) })
 			rs = append(rs, Reason{Code: "class_limit", Subject: id, Jobs: jobs})
 		}
 	}

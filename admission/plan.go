@@ -171,7 +171,7 @@ func (p *pass) addInFlight(lines map[string]*line) {
 		}
 		if ln, ok := lines[r.Class]; ok {
 			ln.inFlight++
-			if r.Verification != "" {
+			if p.in.Trial.owns(r) {
 				ln.verifying++
 			}
 		}

@@ -183,7 +183,7 @@ func TestPlanCountsVerification(t *testing.T) {
 			waits:  []string{"a-1: resource:db[s-2 x y]"},
 		},
 		{
-			name: "nor of its class",
+			name: "runs that went on after their verification run count in their class",
 			in:   newInput(classes(limited(newClass("a", "parallel", none), 2)), due("a", 1)),
 			edit: func(in *Input) {
 				in.InFlight = []Running{
@@ -191,7 +191,7 @@ func TestPlanCountsVerification(t *testing.T) {
 					verifying(run("y", "a", "parallel", none), "v1"),
 				}
 			},
-			starts: []string{"a-1>parallel"},
+			waits: []string{"a-1: class_limit[x y]"},
 		},
 		{
 			name: "a class at its limit anyway waits for its jobs",
@@ -202,7 +202,7 @@ func TestPlanCountsVerification(t *testing.T) {
 					verifying(run("x", "a", "parallel", none), "v1"),
 				}
 			},
-			waits: []string{"a-1: class_limit[w]"},
+			waits: []string{"a-1: class_limit[w x]"},
 		},
 		{
 			name: "a hold takes serial's slot and nobody else's",

@@ -54,6 +54,29 @@ type trial struct {
 	step                TrialStep
 }
 
+// Choose returns the candidate whose turn it is: the first that has an owner or
+// could be carried out now and has something to start with; the first of all when
+// none could, which then takes and reserves nothing. in has what Plan needs, but
+// for Trial. It returns nil of none.
+func Choose(in Input, candidates []*Trial) *Trial {
+	if len(candidates) < 2 || candidates[0].Owner != "" {
+		return slices.Concat(candidates, []*Trial{nil})[0]
+	}
+	for _, c := range candidates {
+		in.Trial = c
+		p := newPass(in, newStanding(in.Lanes, in.Classes, in.Resources))
+		t := p.trial
+		t.worker = p.trialWorker(t)
+		if len(p.obstacles(t)) == 0 && !(t.FromQueue && t.nothingDue()) {
+			return c
+		}
+	}
+	return candidates[0]
+}
+
+// owns says whether an attempt is part of the trial; t may be nil.
+func (t *Trial) owns(r *Running) bool { return t != nil && r.Verification == t.ID }
+
 // gangRuns is so many runs of one class.
 type gangRuns struct {
 	line *line
@@ -113,6 +136,9 @@ func (p *pass) startTrial() {
 	}
 	t.worker = p.trialWorker(t)
 	if t.standing = p.obstacles(t); len(t.standing) > 0 {
+		for _, ln := range t.members {
+			ln.verifying = 0 // nothing guards their classes but the limit
+		}
 		return
 	}
 	p.reserve(t)

@@ -319,10 +319,11 @@ func TestPlanTrialRound(t *testing.T) {
 			waits:  []string{"a-20: verification:v1[x]", "b-21: verification:v1[x]", "s-31: verification:v1[x]"},
 		},
 		{
-			name:   "runs of an older trial are nobody's ordinary ones",
+			name:   "runs of an older trial go on beside nothing of their class",
 			edit:   edits(taken, inFlight(verifying(run("x", "b", "parallel", db(3)), "v0"))),
-			trial:  "start a-20>serial b-21>parallel",
+			trial:  "class_limit:b[x]",
 			starts: nil,
+			waits:  []string{"a-20: verification:v1", "b-21: verification:v1 class_limit[x]"},
 		},
 	})
 }
@@ -336,5 +337,42 @@ func TestDecisionExplainsJobsOfTrials(t *testing.T) {
 	}
 	if diff := cmp.Diff([]Reason{{Code: EarlierOf, Jobs: []string{"b-21"}}}, d.ReasonsOf("b", "b-99")); diff != "" {
 		t.Errorf("a job behind it (-want +got):\n%s", diff)
+	}
+}
+
+// Of several runs the first that could do something has its turn, so that one
+// that can't stops no other; one that is under way keeps it.
+func TestChoose(t *testing.T) {
+	in := newInput(classes(newClass("a", "serial", db(5)), newClass("b", "serial", db(5)), newClass("huge", "serial", db(99))), due("b", 1))
+	trial := func(id, class string, edits ...func(*Trial)) *Trial {
+		tr := &Trial{ID: id, Members: []string{class}, Round: []string{class}, WantsHold: true}
+		for _, edit := range edits {
+			edit(tr)
+		}
+		return tr
+	}
+	queue := func(tr *Trial) { tr.FromQueue = true }
+	owned := func(tr *Trial) { tr.Owner = "gone" }
+	for _, tt := range []struct {
+		name       string
+		candidates []*Trial
+		want       string
+	}{
+		{"none", nil, ""},
+		{"only one, whatever it is", []*Trial{trial("v1", "huge")}, "v1"},
+		{"the first", []*Trial{trial("v1", "a"), trial("v2", "b")}, "v1"},
+		{"above the capacities", []*Trial{trial("v1", "huge"), trial("v2", "b")}, "v2"},
+		{"a class that is gone", []*Trial{trial("v1", "nobody"), trial("v2", "b")}, "v2"},
+		{"nothing due", []*Trial{trial("v1", "a", queue), trial("v2", "b", queue)}, "v2"},
+		{"one under way", []*Trial{trial("v1", "huge", owned), trial("v2", "b")}, "v1"},
+		{"none that could", []*Trial{trial("v1", "huge"), trial("v2", "a", queue)}, "v1"},
+	} {
+		got := ""
+		if tr := Choose(in, tt.candidates); tr != nil {
+			got = tr.ID
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
 	}
 }

@@ -160,19 +160,22 @@ func (t *tx) input(free int) (in admission.Input, trial *trialRow, err error) {
 	if in.InFlight, err = t.inFlight(); err != nil {
 		return in, nil, err
 	}
-	if trial, err = t.trial(cfg); err != nil {
+	rows, err := t.trials(cfg)
+	if err != nil {
 		return in, nil, err
 	}
-	if trial != nil {
-		in.Trial = trial.input()
-		if !trial.HeldAt.t.IsZero() {
-			in.Hold = trial.ID
+	var candidates []*admission.Trial
+	for i := range rows {
+		candidates = append(candidates, rows[i].input())
+		if !rows[i].HeldAt.t.IsZero() {
+			in.Hold = rows[i].ID
 		}
 	}
 	in.Workers = workersOf(live, in.InFlight)
-	if in.Due, err = t.dueHeads(cfg, in, free); err != nil {
+	if in.Due, err = t.dueHeads(cfg, in, trialHeads(candidates), free); err != nil {
 		return in, nil, err
 	}
+	trial = chooseTrial(&in, rows, candidates)
 	in.BlockedSince, err = t.blockedSince()
 	return in, trial, err
 }
@@ -209,22 +212,36 @@ SELECT job_id, class, lane, units, worker, verification, started_at
  WHERE outcome IS NULL
  ORDER BY job_id`
 
+type inFlightRow struct {
+	Job          string                 `db:"job_id"`
+	Class        string                 `db:"class"`
+	Lane         string                 `db:"lane"`
+	Units        dbJSON[lanegate.Units] `db:"units"`
+	Worker       string                 `db:"worker"`
+	Verification string                 `db:"verification"`
+	StartedAt    dbTime                 `db:"started_at"`
+}
+
 // inFlight lists the attempts without an outcome, with what was written on them.
+// Those of a verification run that ended without passing are listed as ordinary
+// ones: they take the slots of their lane and class until they end, since nothing
+// says that others may run beside them.
 func (t *tx) inFlight() ([]admission.Running, error) {
-	var rows []struct {
-		Job          string                 `db:"job_id"`
-		Class        string                 `db:"class"`
-		Lane         string                 `db:"lane"`
-		Units        dbJSON[lanegate.Units] `db:"units"`
-		Worker       string                 `db:"worker"`
-		Verification string                 `db:"verification"`
-		StartedAt    dbTime                 `db:"started_at"`
-	}
+	var rows []inFlightRow
 	if err := t.all(&rows, sqlListInFlight); err != nil {
 		return nil, fmt.Errorf("list what is in flight: %w", err)
 	}
+	var unpassed []string
+	if slices.ContainsFunc(rows, func(r inFlightRow) bool { return r.Verification != "" }) {
+		if err := t.all(&unpassed, sqlListUnpassed); err != nil {
+			return nil, fmt.Errorf("list the verification runs that did not pass: %w", err)
+		}
+	}
 	running := make([]admission.Running, len(rows))
 	for i, r := range rows {
+		if slices.Contains(unpassed, r.Verification) {
+			r.Verification = ""
+		}
 		running[i] = admission.Running{
 			Job: r.Job, Class: r.Class, Lane: r.Lane, Units: r.Units.v, Worker: r.Worker, Verification: r.Verification,
 			StartedAt: r.StartedAt.t,
@@ -250,10 +267,10 @@ func (r headRow) due() admission.Due {
 }
 
 // dueHeads reads the start of each class's line: as many jobs as the class and
-// the worker could take or the trial's round needs, one at least. Classes with
+// the worker could take, or need says for the rounds of trials, one at least. Classes with
 // the same number are read together, and most have the same.
-func (t *tx) dueHeads(cfg *configState, in admission.Input, free int) ([]admission.Due, error) {
-	busy, need := map[string]int{}, trialHeads(in.Trial)
+func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int, free int) ([]admission.Due, error) {
+	busy := map[string]int{}
 	for _, r := range in.InFlight {
 		if r.Verification == "" {
 			busy[r.Class]++

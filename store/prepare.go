@@ -12,7 +12,7 @@ func (d *dialect) hotStatements() []string {
 	return []string{
 		sqlReadAdmission, d.lockAdmission,
 		sqlGetKey, sqlInsertKey, sqlInsertJob, sqlInsertPayload,
-		sqlGetWorkerLive, sqlListLiveWorkers, sqlListServed, sqlNextReady, sqlListInFlight, sqlGetTrial, sqlListBlocked, d.heads,
+		sqlGetWorkerLive, sqlListLiveWorkers, sqlListServed, sqlNextReady, sqlListInFlight, sqlListTrials, sqlListBlocked, d.heads,
 		sqlStartJob, sqlInsertAttempt, sqlGetPayload,
 		sqlGetJobLocked, sqlEndAttempt, sqlUpdateJob, sqlSaveResult, sqlInsertOutput, sqlInsertRun, sqlNoteSuccess,
 		sqlBeatWorker, sqlListHeld,

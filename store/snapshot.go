@@ -28,7 +28,7 @@ func (s *Store) Snapshot(ctx context.Context) (admission.Input, error) {
 		if err := t.all(&ready, sqlListReadyHeads, at(t.at), maxPromoted); err != nil {
 			return fmt.Errorf("list what became due: %w", err)
 		}
-		in.Due = withReady(in.Due, ready, trialHeads(in.Trial))
+		in.Due = withReady(in.Due, ready, trialHeads([]*admission.Trial{in.Trial}))
 		return nil
 	})
 	return in, err

@@ -34,12 +34,17 @@ SELECT id
   FROM verification_runs
  WHERE ended_at IS NULL
  LIMIT 1`
-	sqlGetTrial = `
+	sqlListTrials = `
 SELECT id, state, source, hold_serial, members, plan, round, round_started, owner, created_at, held_at
   FROM verification_runs
  WHERE ended_at IS NULL
  ORDER BY state <> 'running', created_at, id
- LIMIT 1`
+ LIMIT $1`
+	sqlListUnpassed = `
+SELECT id
+  FROM verification_runs
+ WHERE ended_at IS NOT NULL AND verdict <> 'passed'
+   AND id IN (SELECT verification FROM attempts WHERE outcome IS NULL AND verification <> '')`
 	sqlTakeTrial = `
 UPDATE verification_runs SET state = 'running', owner = $1, started_at = $2
  WHERE id = $3 AND state = 'planned'`
@@ -51,21 +56,30 @@ UPDATE verification_runs SET round_started = $1
  WHERE id = $2 AND state = 'running' AND NOT round_started`
 )
 
-// trial returns the verification run whose turn it is, nil when none is open.
-// Without one it costs nothing: a new one comes with a new version of cfg.
-func (t *tx) trial(cfg *configState) (*trialRow, error) {
+// maxTrials bounds how many open runs are looked through for the one whose turn
+// it is.
+const maxTrials = 50
+
+// trials lists the open verification runs, the one under way first, then by age.
+// Without any it costs nothing: a new one comes with a new version of cfg.
+func (t *tx) trials(cfg *configState) ([]trialRow, error) {
 	if !cfg.trials {
 		return nil, nil
 	}
-	var row trialRow
-	found, err := t.get(&row, sqlGetTrial)
-	if err != nil {
-		return nil, fmt.Errorf("read the verification run whose turn it is: %w", err)
+	var rows []trialRow
+	if err := t.all(&rows, sqlListTrials, maxTrials); err != nil {
+		return nil, fmt.Errorf("list the open verification runs: %w", err)
 	}
-	if !found {
-		return nil, nil
+	return rows, nil
+}
+
+// chooseTrial enters the verification run whose turn it is into in.
+func chooseTrial(in *admission.Input, rows []trialRow, candidates []*admission.Trial) *trialRow {
+	if in.Trial = admission.Choose(*in, candidates); in.Trial == nil {
+		return nil
 	}
-	return &row, nil
+	i := slices.IndexFunc(rows, func(r trialRow) bool { return r.ID == in.Trial.ID })
+	return &rows[i]
 }
 
 // input is the run as the planner sees it.
@@ -80,15 +94,21 @@ func (r *trialRow) input() *admission.Trial {
 	return a
 }
 
-// trialHeads says how many due jobs of each class the coming round needs.
-func trialHeads(in *admission.Trial) map[string]int {
-	need := map[string]int{}
-	if in != nil && in.FromQueue {
-		for _, class := range in.Round {
+// trialHeads says how many due jobs of each class a coming round needs, whichever
+// of the runs has its turn.
+func trialHeads(trials []*admission.Trial) map[string]int {
+	most := map[string]int{}
+	for _, trial := range trials {
+		if trial == nil || !trial.FromQueue {
+			continue
+		}
+		need := map[string]int{}
+		for _, class := range trial.Round {
 			need[class]++
+			most[class] = max(most[class], need[class])
 		}
 	}
-	return need
+	return most
 }
 
 // stepTrial applies what a decision does for the trial: taking, holding and the

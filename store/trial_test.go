@@ -203,7 +203,7 @@ func TestVerificationStatementsUseTheirIndexes(t *testing.T) {
 		sql, want string
 		args      []any
 	}{
-		"trial":      {sqlGetTrial, "USING INDEX verification_runs_open_idx", nil},
+		"trial":      {sqlListTrials, "USING INDEX verification_runs_open_idx", nil},
 		"any open":   {sqlFindOpenVerification, "verification_runs_open_idx", nil},
 		"an owner's": {sqlListTrialsOf, "verification_runs_running_idx", nil},
 		"orphans":    {sqlListOrphanTrials, "verification_runs_running_idx", nil},

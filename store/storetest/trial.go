@@ -85,6 +85,46 @@ var trialCases = []testCase{
 			e.Errorf("trial %+v when all are over", in.Trial)
 		}
 	}},
+	{"a run that can't be carried out stops no other", func(e *env) {
+		e.class("a")
+		e.trial(lanegate.SourcePayloads, "gone")
+		e.trial(lanegate.SourceQueue, "a") // nothing is due
+		second := e.trial(lanegate.SourcePayloads, "a")
+		if res := e.admit(e.worker()); res.Trial != second.ID || len(res.Grants) != 1 {
+			e.Errorf("trial %q with %v, want %q", res.Trial, granted(res), second.ID)
+		}
+	}},
+	{"attempts of a run that did not pass take the slots of their lane and class until they end", func(e *env) {
+		for _, verdict := range []lanegate.Verdict{lanegate.VerdictFailed, lanegate.VerdictInconclusive, lanegate.VerdictPassed} {
+			e.class("a")
+			e.class("b")
+			e.submit("a")
+			v := e.trial(lanegate.SourceQueue, "a")
+			w := e.worker()
+			left := e.admit(w).Grants[0]
+			e.finish(v.ID, verdict)
+			same, other := e.submit("a").Job.ID, e.submit("b").Job.ID
+			want := []string(nil)
+			if verdict == lanegate.VerdictPassed {
+				want = []string{other} // it goes on beside others, but not beside its own class
+			}
+			res := e.admit(w)
+			if got := granted(res); !slices.Equal(got, want) {
+				e.Errorf("%s: started %v, want %v", verdict, got, want)
+			}
+			for _, g := range res.Grants {
+				e.end(g, lanegate.Succeeded)
+			}
+			e.end(left, lanegate.Succeeded)
+			for range 2 {
+				for _, g := range e.admit(w).Grants {
+					e.end(g, lanegate.Succeeded)
+				}
+			}
+			e.wantState(same, lanegate.StateSucceeded)
+			e.wantState(other, lanegate.StateSucceeded)
+		}
+	}},
 	{"concurrent asks give a trial one owner and its round one start", func(e *env) {
 		e.class("a")
 		e.class("b")
