@@ -224,11 +224,14 @@ type RunEvidence struct {
 	Dropped int64 `json:"output_dropped,omitzero"`
 }
 
-// CheckEvidence is what a check said after a round.
+// CheckEvidence is what a check said after a round. It has said something only
+// with an exit code, or with an HTTP status.
 type CheckEvidence struct {
-	Outcome Outcome `json:"outcome"`
-	Error   string  `json:"error,omitempty"`
-	Output  string  `json:"output,omitempty"` // its beginning
+	Outcome  Outcome `json:"outcome"`
+	ExitCode *int    `json:"exit_code,omitempty"`
+	Status   int     `json:"status,omitzero"`
+	Error    string  `json:"error,omitempty"`
+	Output   string  `json:"output,omitempty"` // its beginning and its end
 }
 
 // PhraseMatch is a phrase of trouble found in what a run printed, or in its error.

@@ -97,15 +97,25 @@ func checkPayload(v lanegate.Verification, round int, runs []TrialRun) []byte {
 	return text
 }
 
-// checkOutput bounds what is kept of a check's output.
-const checkOutput = 2000
+// checkOutput bounds what is kept of the beginning, and of the end, of a check's
+// output, in bytes.
+const checkOutput = 1000
 
 func checkEvidence(e lanegate.Ending) *lanegate.CheckEvidence {
-	out := e.Output.Head
-	if len(out) > checkOutput {
-		out = strings.ToValidUTF8(out[:checkOutput], "") + "…"
+	return &lanegate.CheckEvidence{Outcome: e.Outcome, ExitCode: e.ExitCode, Status: e.Status, Error: e.Error, Output: shortOutput(e.Output)}
+}
+
+// shortOutput is the beginning and the end of an output.
+func shortOutput(o lanegate.Output) string {
+	const gap = "\n…\n"
+	text := o.Head + o.Tail
+	if o.Dropped > 0 {
+		text = o.Head + gap + o.Tail
 	}
-	return &lanegate.CheckEvidence{Outcome: e.Outcome, Error: e.Error, Output: out}
+	if len(text) <= 2*checkOutput {
+		return text
+	}
+	return strings.ToValidUTF8(text[:checkOutput], "") + gap + strings.ToValidUTF8(text[len(text)-checkOutput:], "")
 }
 
 // settledRuns is how many finished runs are searched for missing evidence.

@@ -81,7 +81,9 @@ const (
 	CodePaused      = "class_paused"
 	CodeFresh       = "fresh"
 	CodeMaxHold     = "max_hold"
+	CodeObstacle    = "obstacle"
 	CodeBaseline    = "baseline_failed"
+	CodeCheckMute   = "check_not_judged"
 	CodeVaries      = "result_varies"
 	CodeNotFinished = "run_not_finished"
 	CodeOverlap     = "overlap"
@@ -90,8 +92,8 @@ const (
 // severity is the order of reasons, worst first.
 var severity = []string{
 	CodeLateFailure, CodeCheckFailed, CodePhrase, CodeRunFailed, CodeResult, CodeUnits, CodeSlowdown,
-	CodeAborted, CodeOwnerLost, CodeStopped, CodeDeleted, CodeChanged, CodePaused, CodeFresh, CodeMaxHold,
-	CodeBaseline, CodeVaries, CodeNotFinished, CodeOverlap,
+	CodeAborted, CodeOwnerLost, CodeStopped, CodeDeleted, CodeChanged, CodePaused, CodeFresh, CodeObstacle, CodeMaxHold,
+	CodeBaseline, CodeCheckMute, CodeVaries, CodeNotFinished, CodeOverlap,
 }
 
 // Fails says whether a reason of this code makes a run fail.
@@ -125,14 +127,8 @@ func Judge(c Case) Judgement {
 		j.judgeRun(i)
 	}
 	j.judgeResults()
-	for _, r := range e.Rounds {
-		switch {
-		case r.Check == nil || r.Check.Outcome == lanegate.Succeeded:
-		case r.Check.Outcome != lanegate.Failed && r.Check.Outcome != lanegate.TimedOut:
-			j.reason(CodeNotFinished, "", "the check after round %d %s before it could say anything", r.Round, did(r.Check.Outcome))
-		default:
-			j.reason(CodeCheckFailed, "", "the check after round %d says that the data is not right: %s", r.Round, checkSays(*r.Check))
-		}
+	for i := range e.Rounds {
+		j.judgeCheck(&e.Rounds[i])
 	}
 	over := c.Round >= len(c.Plan)
 	if over {
@@ -260,16 +256,6 @@ func because(r *Run) string {
 		return ""
 	}
 	return " (" + strings.Join(facts, ": ") + ")"
-}
-
-func checkSays(c lanegate.CheckEvidence) string {
-	switch {
-	case c.Error != "":
-		return firstLine(c.Error)
-	case c.Output != "":
-		return firstLine(c.Output)
-	}
-	return "it " + did(c.Outcome)
 }
 
 func firstLine(s string) string {

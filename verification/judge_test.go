@@ -232,9 +232,6 @@ func TestJudge(t *testing.T) {
 				c.Evidence.Baseline[class] = b
 			}
 		}, lanegate.VerdictPassed, nil, ""},
-		{"failed check", with(func(*verification.Run) {}), func(c *verification.Case) {
-			c.Evidence.Rounds = []lanegate.RoundEvidence{{Round: 1, Check: &lanegate.CheckEvidence{Outcome: lanegate.Failed, Output: "3 of 4\n"}}}
-		}, lanegate.VerdictFailed, []string{"check_failed"}, "3 of 4"},
 		{"alone with a phrase", []verification.Run{ran("a", 0, 60, func(r *verification.Run) { r.Trouble = []lanegate.PhraseMatch{{Line: "database is locked"}} })}, func(c *verification.Case) {
 			c.Plan[0].Kind = lanegate.RoundBaseline
 		}, lanegate.VerdictInconclusive, []string{"baseline_failed a", "overlap a"}, "ignore_phrases"},

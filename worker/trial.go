@@ -43,7 +43,7 @@ func (w *Worker) Check(ctx context.Context, v lanegate.Verification, round int, 
 	defer func() {
 		if p := recover(); p != nil {
 			w.log.ErrorContext(ctx, "panic in a check", "verification", v.ID, "panic", p)
-			ending = lanegate.Ending{Outcome: lanegate.Failed, Error: "internal fault of the gateway's runner; see its log"}
+			ending = lanegate.Ending{Outcome: lanegate.Interrupted, Error: "internal fault of the gateway's runner; see its log"}
 		}
 	}()
 	job := runner.Job{ID: v.ID, Attempt: round, Verification: v.ID, Payload: payload, Run: run, Timeout: checkTimeout}
