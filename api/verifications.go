@@ -89,10 +89,13 @@ func (s verificationSettings) spec(members []memberRequest) lanegate.Verificatio
 
 // verificationResponse is a verification run with its evidence.
 type verificationResponse struct {
-	ID        string                    `json:"id"`
-	State     string                    `json:"state" enums:"planned,running,done,aborted"`
-	Verdict   *string                   `json:"verdict" enums:"passed,failed,inconclusive"`
-	Sentence  string                    `json:"sentence"`
+	ID       string  `json:"id"`
+	State    string  `json:"state" enums:"planned,running,done,aborted"`
+	Verdict  *string `json:"verdict" enums:"passed,failed,inconclusive"`
+	Sentence string  `json:"sentence"`
+	// WaitingOn says why an open run or its next round has not started; only where
+	// one run is shown.
+	WaitingOn []waitingResponse         `json:"waiting_on,omitempty"`
 	Spec      lanegate.VerificationSpec `json:"spec"`
 	Plan      []lanegate.Round          `json:"plan"`
 	Round     int                       `json:"round"` // rounds that are over
@@ -251,8 +254,9 @@ func (a *API) listVerifications(w http.ResponseWriter, r *http.Request) error {
 		if a.maySee(r, v) != nil {
 			continue
 		}
-		v.Evidence = lanegate.Evidence{}
-		out.Items = append(out.Items, newVerification(v))
+		item := newVerification(v)
+		item.Evidence = lanegate.Evidence{} // the sentence was made from it
+		out.Items = append(out.Items, item)
 	}
 	if next != "" {
 		out.NextCursor = sealCursor(next)
@@ -291,7 +295,18 @@ func (a *API) getVerification(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return encode(w, http.StatusOK, newVerification(v))
+	on, words, err := a.svc.VerificationWait(r.Context(), v)
+	if err != nil {
+		return err
+	}
+	out := newVerification(v)
+	for _, w := range on {
+		out.WaitingOn = append(out.WaitingOn, waitingResponse{Reason: w.Reason, Jobs: w.Jobs})
+	}
+	if words != "" {
+		out.Sentence += " It waits: " + words + "."
+	}
+	return encode(w, http.StatusOK, out)
 }
 
 func (a *API) verification(r *http.Request) (lanegate.Verification, error) {

@@ -112,16 +112,15 @@ const freshMargin = 5 * time.Minute
 
 // limits says why a run must end now although nothing is wrong with it.
 func (c *coordinator) limits(ctx context.Context, v lanegate.Verification, in admission.Input) ([]lanegate.VerificationReason, error) {
+	if reasons := obstacles(in, v); len(reasons) > 0 {
+		return reasons, nil
+	}
 	since := v.HeldAt
 	if since == nil && !v.Spec.HoldSerial {
 		since = v.StartedAt
 	}
 	if limit := v.Spec.MaxHold.Std(); since != nil && in.Now.Sub(*since) >= limit {
-		return []lanegate.VerificationReason{{
-			Code: verification.CodeMaxHold,
-			Message: fmt.Sprintf("max_hold of %s was over in round %d of %d; raise it, ask for fewer rounds, or set a window for long classes",
-				v.Spec.MaxHold, min(v.Round+1, len(v.Plan)), len(v.Plan)),
-		}}, nil
+		return []lanegate.VerificationReason{maxHoldOver(in, v)}, nil
 	}
 	if !v.Holds() {
 		return nil, nil

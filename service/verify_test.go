@@ -89,8 +89,8 @@ func TestVerificationVerdicts(t *testing.T) {
 		{name: "slow", takes: 2 * time.Minute, endings: map[string]lanegate.Ending{
 			"a": {Outcome: lanegate.Succeeded, Duration: 3 * time.Minute}, "b": {Outcome: lanegate.Succeeded, Duration: usual},
 		}, verdict: lanegate.VerdictFailed, codes: []string{"slowdown"}},
-		{name: "check", edit: withCheck, check: lanegate.Ending{Outcome: lanegate.Failed, Error: "exit code 1", Output: lanegate.Output{Head: "3 of 4"}}, verdict: lanegate.VerdictFailed, codes: []string{"check_failed"}},
-		{name: "check stopped", edit: withCheck, check: lanegate.Ending{Outcome: lanegate.Interrupted}, verdict: lanegate.VerdictInconclusive, codes: []string{"run_not_finished"}},
+		{name: "check", edit: withCheck, check: lanegate.Ending{Outcome: lanegate.Failed, ExitCode: new(1), Output: lanegate.Output{Head: "3 of 4"}}, verdict: lanegate.VerdictFailed, codes: []string{"check_failed"}},
+		{name: "check stopped", edit: withCheck, check: lanegate.Ending{Outcome: lanegate.Interrupted}, verdict: lanegate.VerdictInconclusive, codes: []string{"check_not_judged"}},
 		{name: "check passes", edit: withCheck, check: lanegate.Ending{Outcome: lanegate.Succeeded}, verdict: lanegate.VerdictPassed},
 		{name: "deferred", endings: map[string]lanegate.Ending{"b": {Outcome: lanegate.Deferred, Duration: usual}}, verdict: lanegate.VerdictInconclusive, codes: []string{"run_not_finished"}},
 		// Whether a's second was at the beginning or at the end of the minute is not known.

@@ -17,7 +17,11 @@ func (j *judge) judgeCheck(r *lanegate.RoundEvidence) {
 	switch {
 	case c == nil || c.Outcome == lanegate.Succeeded:
 	case !saidNo(*c):
-		j.reason(CodeCheckMute, "", "the check after round %d could not judge: %s; mend the check", r.Round, checkSays(*c))
+		mend := ""
+		if c.Outcome == lanegate.Failed || c.Outcome == lanegate.TimedOut {
+			mend = "; mend the check"
+		}
+		j.reason(CodeCheckMute, "", "the check after round %d could not judge: %s%s", r.Round, checkSays(*c), mend)
 	case alone:
 		class := ""
 		if len(r.Runs) == 1 {
