@@ -134,6 +134,16 @@ func mendSchemas(schemas openapi3.Schemas) {
 	anyJSON.Nullable = true
 	width := openapi3.NewOneOfSchema(openapi3.NewStringSchema().WithEnum("auto"), openapi3.NewIntegerSchema().WithMin(1))
 	width.Example = "auto"
+	verdict := openapi3.NewStringSchema().WithEnum("passed", "failed", "inconclusive", nil)
+	verdict.Description = "null until the run is over, and for aborted ones."
+	verdict.Nullable = true
+	set("verificationResponse", "verdict", verdict)
+	payloads := openapi3.NewArraySchema()
+	payloads.Items = anyJSON.NewRef()
+	payloads.Description = "Used in turn, verbatim; with the source payloads only."
+	for _, schema := range []string{"memberRequest", "classVerificationRequest", "VerificationMember"} {
+		set(schema, "payloads", payloads)
+	}
 	set("submitRequest", "payload", anyJSON)
 	set("jobResponse", "payload", anyJSON)
 	set("jobResponse", "result", anyJSON)
