@@ -402,9 +402,11 @@ func (a *API) classProofs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := proofsResponse{Class: c.ID, Fingerprint: c.Fingerprint, Items: []proofResponse{}}
-	_, out.Copies, out.Beside = lanegate.Proven(proofs, c.Fingerprint)
-	out.Beside = orEmpty(out.Beside)
+	st, err := a.svc.Standing(r.Context(), c.ID)
+	if err != nil {
+		return err
+	}
+	out := proofsResponse{Class: c.ID, Fingerprint: c.Fingerprint, Copies: st.Copies, Beside: orEmpty(st.Beside), Items: []proofResponse{}}
 	for _, p := range proofs {
 		out.Items = append(out.Items, proofResponse{
 			VerificationRun: p.Verification, Fingerprint: p.Fingerprint, Verdict: string(p.Verdict),

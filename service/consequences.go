@@ -176,11 +176,31 @@ func undeclared(cfg Config) int {
 }
 
 // unprovenBeside maps the given classes (nil: all) that are outside serial to the
-// classes of their lane and of serial that they are not proven beside, in the order of cfg.
-//
-// A pair is proven when the proofs of both, each at its present fingerprint,
-// name the other: a class that was edited since is not what it was proven beside.
+// classes of their lane and of serial that they are not proven beside, in the
+// order of cfg.
 func unprovenBeside(cfg Config, only []string, proofs proofReader) (map[string][]string, error) {
+	out := map[string][]string{}
+	for _, c := range cfg.Classes {
+		if c.Lane == lanegate.LaneSerial || only != nil && !slices.Contains(only, c.ID) {
+			continue
+		}
+		proven, err := provenBeside(cfg, c, proofs)
+		if err != nil {
+			return nil, err
+		}
+		for _, other := range cfg.Classes {
+			if other.ID != c.ID && (other.Lane == c.Lane || other.Lane == lanegate.LaneSerial) && !slices.Contains(proven, other.ID) {
+				out[c.ID] = append(out[c.ID], other.ID)
+			}
+		}
+	}
+	return out, nil
+}
+
+// provenBeside lists the classes that a class is proven beside, by name: those of
+// which the proofs of both, each at its present fingerprint, name the other. A
+// class that was edited since, or failed, is not what it was proven beside.
+func provenBeside(cfg Config, c lanegate.Class, proofs proofReader) ([]string, error) {
 	beside := func(c lanegate.Class) ([]string, error) {
 		all, err := proofs(c.ID)
 		if err != nil {
@@ -189,32 +209,25 @@ func unprovenBeside(cfg Config, only []string, proofs proofReader) (map[string][
 		_, _, names := lanegate.Proven(all, c.Fingerprint)
 		return names, nil
 	}
-	out := map[string][]string{}
-	for _, c := range cfg.Classes {
-		if c.Lane == lanegate.LaneSerial || only != nil && !slices.Contains(only, c.ID) {
-			continue
+	named, err := beside(c)
+	if err != nil {
+		return nil, err
+	}
+	var proven []string
+	for _, id := range named {
+		other, err := cfg.findClass(id)
+		if err != nil {
+			continue // it was deleted
 		}
-		named, err := beside(c)
+		back, err := beside(other)
 		if err != nil {
 			return nil, err
 		}
-		for _, other := range cfg.Classes {
-			if other.ID == c.ID || other.Lane != c.Lane && other.Lane != lanegate.LaneSerial {
-				continue
-			}
-			if slices.Contains(named, other.ID) {
-				back, err := beside(other)
-				if err != nil {
-					return nil, err
-				}
-				if slices.Contains(back, c.ID) {
-					continue
-				}
-			}
-			out[c.ID] = append(out[c.ID], other.ID)
+		if slices.Contains(back, c.ID) {
+			proven = append(proven, id)
 		}
 	}
-	return out, nil
+	return proven, nil
 }
 
 // addedTo is what is has beyond was.

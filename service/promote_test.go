@@ -382,6 +382,16 @@ func TestUnprovenBeside(t *testing.T) {
 	if got := unproven("c"); got != nil {
 		t.Errorf("a serial class is unproven beside %v", got)
 	}
+	for class, want := range map[string][]string{"a": {"b"}, "b": {"a"}, "c": nil} { // what is said agrees
+		if st, err := f.svc.Standing(t.Context(), class); err != nil || !slices.Equal(st.Beside, want) {
+			t.Errorf("%s is proven beside %v, want %v (%v)", class, st.Beside, want, err)
+		}
+	}
+	proofs, err := f.svc.Proofs(t.Context(), "a")
+	f.must(err)
+	if len(proofs) != 1 || !slices.Equal(proofs[0].Beside, []string{"b", "c"}) {
+		t.Errorf("what the run proved then is gone: %+v", proofs)
+	}
 	f.trial(passed("a", "c"))
 	f.trial(passed("a", "d"))
 	if got := unproven("a"); got != nil {

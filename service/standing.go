@@ -35,7 +35,8 @@ const failuresInRow = 3
 type Standing struct {
 	// Because is the event that put it where it is.
 	Because HistoryEvent
-	// Copies and Beside are proven at its present fingerprint; 0 and nil when nothing is.
+	// Copies and Beside are proven at its present fingerprint; 0 and nil when nothing
+	// is. A pair is proven while the proofs of both name the other, see provenBeside.
 	Copies int
 	Beside []string
 	// Latest is the latest conclusive run at its present fingerprint, nil when there is none.
@@ -75,15 +76,22 @@ func (s *Service) Standings(ctx context.Context, classes []string) (map[string]S
 	if err != nil {
 		return nil, err
 	}
-	unproven, err := unprovenBeside(cfg, classes, func(class string) ([]lanegate.Proof, error) { return proofs[class], nil })
+	read := func(class string) ([]lanegate.Proof, error) { return proofs[class], nil }
+	unproven, err := unprovenBeside(cfg, classes, read)
 	if err != nil {
 		return nil, err
 	}
 	out := make(map[string]Standing, len(classes))
 	for _, c := range cfg.Classes {
-		if slices.Contains(classes, c.ID) {
-			out[c.ID] = standing(c, facts[c.ID], unproven[c.ID], now)
+		if !slices.Contains(classes, c.ID) {
+			continue
 		}
+		st := standing(c, facts[c.ID], now)
+		if st.Beside, err = provenBeside(cfg, c, read); err != nil {
+			return nil, err
+		}
+		st.UnprovenBeside = unproven[c.ID]
+		out[c.ID] = st
 	}
 	return out, nil
 }
@@ -100,7 +108,7 @@ func (s *Service) withPartners(ctx context.Context, cfg Config, classes []string
 		proofs[c.ID] = facts[c.ID].Proofs
 		_, _, beside := lanegate.Proven(proofs[c.ID], c.Fingerprint)
 		for _, other := range beside {
-			if _, known := facts[other]; !known && c.Lane != lanegate.LaneSerial {
+			if _, known := facts[other]; !known {
 				partners[other] = true
 			}
 		}
@@ -118,10 +126,10 @@ func (s *Service) withPartners(ctx context.Context, cfg Config, classes []string
 	return proofs, nil
 }
 
-// standing sums up what is known of one class.
-func standing(c lanegate.Class, f ClassFacts, unproven []string, now time.Time) Standing {
-	st := Standing{Because: f.Because, UnprovenBeside: unproven}
-	st.Latest, st.Copies, st.Beside = lanegate.Proven(f.Proofs, c.Fingerprint)
+// standing sums up what is known of one class alone.
+func standing(c lanegate.Class, f ClassFacts, now time.Time) Standing {
+	st := Standing{Because: f.Because}
+	st.Latest, st.Copies, _ = lanegate.Proven(f.Proofs, c.Fingerprint)
 	for _, w := range warningsOf(c, f, now) {
 		st.Warnings = append(st.Warnings, w.text)
 	}

@@ -172,7 +172,11 @@ func (j *judge) notChecked(e *lanegate.Evidence) []string {
 		}
 	}
 	say("Other data than that of these runs, and other moments of start, were not tried: the runs of a round start together.")
-	say("A race that is lost once in many runs may not have shown itself in %s.", plural(j.besideRounds(), "round"))
+	if n := j.besideRounds(); n > 0 {
+		say("A race that is lost once in many runs may not have shown itself in %s.", plural(n, "round"))
+	} else {
+		say("No round in which several run at once took place.")
+	}
 	if len(j.Others) > 0 {
 		names := slices.Sorted(slices.Values(j.Others))
 		rest := ""

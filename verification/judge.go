@@ -307,22 +307,42 @@ func (j *judge) judgeSlowdown(all map[string]lanegate.Slowdown) {
 	for _, class := range sortedKeys(all) {
 		s := all[class]
 		if limit > 0 && s.Ratio > limit && s.P50-s.Baseline >= 1 {
-			j.reason(CodeSlowdown, class, "%s takes %.1f s beside others (median of %d) and %.1f s alone: %.1f times as long, at most %.1f times is allowed",
-				class, s.P50, s.N, s.Baseline, s.Ratio, limit)
+			j.reason(CodeSlowdown, class, "%s takes %s beside others (median of %d) and %s alone: %.1f times as long, at most %.1f times is allowed",
+				class, lasted(s.P50), s.N, lasted(s.Baseline), s.Ratio, limit)
 		}
 	}
 }
 
 func (j *judge) judgeOverlap(pairs []lanegate.PairEvidence) {
 	for _, p := range pairs {
-		switch {
-		case p.Proven:
-		case p.A == p.B:
-			j.reason(CodeOverlap, p.A, "%d copies of %s ran at once for %.1f s at most, %.1f s were needed", j.copies(p.A), p.A, p.Overlap, p.Needed)
-		default:
-			j.reason(CodeOverlap, p.A, "%s and %s ran at once for %.1f s at most, %.1f s were needed", p.A, p.B, p.Overlap, p.Needed)
+		if p.Proven {
+			continue
+		}
+		who := p.A + " and " + p.B
+		if p.A == p.B {
+			who = fmt.Sprintf("%d copies of %s", j.copies(p.A), p.A)
+		}
+		needed := ""
+		if p.Needed > 0 {
+			needed = fmt.Sprintf("; %s were needed", lasted(p.Needed))
+		}
+		if p.Overlap > 0 {
+			j.reason(CodeOverlap, p.A, "%s ran at once for %s at most%s", who, lasted(p.Overlap), needed)
+		} else {
+			j.reason(CodeOverlap, p.A, "%s never ran at once%s", who, needed)
 		}
 	}
+}
+
+// lasted is a length given in seconds, in a unit in which it is not nothing.
+func lasted(seconds float64) string {
+	switch {
+	case seconds >= 1 || seconds <= 0:
+		return fmt.Sprintf("%.1f s", seconds)
+	case seconds < .001:
+		return "less than 1 ms"
+	}
+	return fmt.Sprintf("%.0f ms", seconds*1000)
 }
 
 func (j *judge) copies(class string) int {

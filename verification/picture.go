@@ -87,6 +87,9 @@ func drawn(r *lanegate.RunEvidence, zero time.Time, total time.Duration, columns
 
 // span2 is the two ends of a run in the unit that suits the whole picture.
 func span2(from, to, total time.Duration) string {
+	if total > 0 && total < time.Second {
+		return fmt.Sprintf("%5.0f - %5.0f ms", 1000*from.Seconds(), 1000*to.Seconds())
+	}
 	if total < 10*time.Minute {
 		return fmt.Sprintf("%5.1f - %5.1f s", from.Seconds(), to.Seconds())
 	}

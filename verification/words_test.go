@@ -44,6 +44,9 @@ heavy                    |===========================>   0.0 -  30.0 min
 a-class-with-a-name-as-…          ||                    10.0 -  11.7 min`},
 		{"at one moment", []lanegate.RunEvidence{drawn("a", 0, 0, lanegate.Succeeded)}, `
 a ||                                                       0.0 -   0.0 s`},
+		{"short", []lanegate.RunEvidence{drawn("a", 0, .5, lanegate.Succeeded), drawn("b", .2, .3, lanegate.Succeeded)}, `
+a |===================================================|     0 -   500 ms
+b                     |==========|                        200 -   300 ms`},
 		{"days", []lanegate.RunEvidence{drawn("a", 0, 36*3600, lanegate.Lost)}, `
 a |====================================================X   0.0 -  36.0 h`},
 	} {
