@@ -1,6 +1,6 @@
 // Command lanegate is the gateway and its tools: serve (the default), submit,
-// verify, promote, demote, classes, lanes, jobs, phrases, advise, try-command,
-// health, queues, token, migrate and version. See lanegate --help.
+// verify, verifications, promote, demote, classes, lanes, jobs, phrases, advise,
+// try-command, health, queues, token, migrate and version. See lanegate --help.
 package main
 
 import (
@@ -71,22 +71,23 @@ func usagef(format string, args ...any) error {
 
 // cli is the command line. Each subcommand is in a file of its own.
 type cli struct {
-	Serve   serveCmd   `cmd:"" default:"withargs" help:"Run the gateway (what a bare lanegate does)."`
-	Submit  submitCmd  `cmd:"" help:"Post a job, and with --wait exit as it ended."`
-	Try     tryCmd     `cmd:"" name:"try-command" help:"Run a command of the config file in the foreground, as the gateway would."`
-	Verify  verifyCmd  `cmd:"" help:"Run classes at the same time on purpose, and record whether they bear it."`
-	Promote promoteCmd `cmd:"" help:"Move proven classes out of serial."`
-	Demote  demoteCmd  `cmd:"" help:"Move a class back to serial."`
-	Classes classesCmd `cmd:"" help:"List job classes, or show one and why it is where it is."`
-	Lanes   lanesCmd   `cmd:"" help:"List lanes: what runs, what waits, and where the width comes from."`
-	Jobs    jobsCmd    `cmd:"" help:"List jobs, newest first, and what the waiting ones wait for."`
-	Phrases phrasesCmd `cmd:"" help:"Try phrases of trouble over what a class printed before."`
-	Advise  adviseCmd  `cmd:"" help:"Read run logs and say whether lanes would help, and whom."`
-	Health  healthCmd  `cmd:"" help:"Ask a running gateway how it is; exit 0 when well, 1 when not (for HEALTHCHECK)."`
-	Token   tokenCmd   `cmd:"" help:"Make tokens for clients."`
-	Queues  queuesCmd  `cmd:"" help:"Make or check the SQS queues of the lanes."`
-	Migrate migrateCmd `cmd:"" help:"Bring the database's tables up to date and end."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Serve         serveCmd         `cmd:"" default:"withargs" help:"Run the gateway (what a bare lanegate does)."`
+	Submit        submitCmd        `cmd:"" help:"Post a job, and with --wait exit as it ended."`
+	Try           tryCmd           `cmd:"" name:"try-command" help:"Run a command of the config file in the foreground, as the gateway would."`
+	Verify        verifyCmd        `cmd:"" help:"Run classes at the same time on purpose, and record whether they bear it."`
+	Verifications verificationsCmd `cmd:"" help:"List verification runs, or show one with its evidence."`
+	Promote       promoteCmd       `cmd:"" help:"Move proven classes out of serial."`
+	Demote        demoteCmd        `cmd:"" help:"Move a class back to serial."`
+	Classes       classesCmd       `cmd:"" help:"List job classes, or show one and why it is where it is."`
+	Lanes         lanesCmd         `cmd:"" help:"List lanes: what runs, what waits, and where the width comes from."`
+	Jobs          jobsCmd          `cmd:"" help:"List jobs, newest first, and what the waiting ones wait for."`
+	Phrases       phrasesCmd       `cmd:"" help:"Try phrases of trouble over what a class printed before."`
+	Advise        adviseCmd        `cmd:"" help:"Read run logs and say whether lanes would help, and whom."`
+	Health        healthCmd        `cmd:"" help:"Ask a running gateway how it is; exit 0 when well, 1 when not (for HEALTHCHECK)."`
+	Token         tokenCmd         `cmd:"" help:"Make tokens for clients."`
+	Queues        queuesCmd        `cmd:"" help:"Make or check the SQS queues of the lanes."`
+	Migrate       migrateCmd       `cmd:"" help:"Bring the database's tables up to date and end."`
+	Version       versionCmd       `cmd:"" help:"Print the version."`
 }
 
 const description = `HTTP job gateway: schedulers post jobs, lanegate decides when each may start.

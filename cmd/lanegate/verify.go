@@ -55,6 +55,7 @@ Exit codes:
     2  wrong usage or missing permission
     3  with --wait: inconclusive or aborted
     4  the gateway did not answer
+    5  with --wait: interrupted (Ctrl-C, SIGTERM) while the run is open; it goes on, and "lanegate verifications ID" shows it
     6  the plan can't be carried out; every reason is printed
 
 Examples:
@@ -77,6 +78,10 @@ type verificationRun struct {
 	HeldAt    *time.Time                    `json:"held_at"`
 	Reasons   []lanegate.VerificationReason `json:"reasons"`
 	Evidence  lanegate.Evidence             `json:"evidence"`
+	WaitingOn []struct {
+		Reason string   `json:"reason"`
+		Jobs   []string `json:"jobs"`
+	} `json:"waiting_on"`
 }
 
 // Run asks for the verification run.
@@ -227,19 +232,38 @@ func (c verifyCmd) await(ctx context.Context, t terminal, cl *client, a answer, 
 		if a.status != http.StatusOK {
 			return a, v, &codedError{exitUnreachable, a.refusal()}
 		}
-		if err := json.Unmarshal(a.body, &v); err != nil {
+		var now verificationRun
+		if err := json.Unmarshal(a.body, &now); err != nil {
 			return a, v, &codedError{exitUnreachable, fmt.Errorf("the answer is no verification run: %.200s", a.body)}
 		}
+		v = now
 	}
 	return a, v, nil
 }
 
 func progressOf(v verificationRun) string {
+	waits := v.waits()
+	if waits != "" {
+		waits = ", waits on " + waits
+	}
 	if v.State == lanegate.VerificationPlanned {
-		return fmt.Sprintf("verification run %s waits for its turn", v.ID)
+		return fmt.Sprintf("verification run %s is planned%s", v.ID, waits)
 	}
 	at := min(v.Round, len(v.Plan)-1)
-	return fmt.Sprintf("verification run %s: round %d of %d (%s)", v.ID, at+1, len(v.Plan), roundText(v.Plan[at]))
+	return fmt.Sprintf("verification run %s: round %d of %d (%s)%s", v.ID, at+1, len(v.Plan), roundText(v.Plan[at]), waits)
+}
+
+// waits is what the run waits for, "" when it doesn't.
+func (v verificationRun) waits() string {
+	var parts []string
+	for _, w := range v.WaitingOn {
+		text := w.Reason
+		if len(w.Jobs) > 0 {
+			text += " (" + strings.Join(w.Jobs[:min(len(w.Jobs), 2)], ", ") + ")"
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; ")
 }
 
 func roundText(r lanegate.Round) string {
@@ -254,41 +278,6 @@ func showPlan(t terminal, v verificationRun) {
 	t.printf("%d rounds, source %s, serial is held for at most %s\n", len(v.Plan), v.Spec.Source, v.Spec.MaxHold)
 	for i, r := range v.Plan {
 		t.printf("%4d  %s\n", i+1, roundText(r))
-	}
-}
-
-// showVerdict prints the verdict in words, with the rounds' pictures.
-func showVerdict(t terminal, v verificationRun) {
-	for _, r := range v.Evidence.Rounds {
-		t.printf("round %d\n", r.Round)
-		for _, line := range r.Picture {
-			t.printf("  %s\n", line)
-		}
-		if r.Check != nil {
-			t.printf("  check: %s %s\n", r.Check.Outcome, r.Check.Error)
-		}
-		for _, run := range r.Runs {
-			for _, p := range run.Phrases {
-				t.printf("  %s %s printed: %s\n", run.Class, run.Job, p.Line)
-			}
-		}
-	}
-	t.printf("\n%s\n", v.Sentence)
-	for _, r := range v.Reasons {
-		t.printf("  %s\n", r.Message)
-	}
-	if len(v.Evidence.NotChecked) > 0 {
-		t.printf("not checked:\n")
-		for _, line := range v.Evidence.NotChecked {
-			t.printf("  %s\n", line)
-		}
-	}
-	if v.Verdict == lanegate.VerdictPassed {
-		var classes []string
-		for _, m := range v.Spec.Members {
-			classes = append(classes, m.Class)
-		}
-		t.printf("next: lanegate promote %s --run %s\n", strings.Join(classes, " "), v.ID)
 	}
 }
 
