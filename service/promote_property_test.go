@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,11 +17,13 @@ import (
 )
 
 // Nobody gets around the gate. Random sequences of promotions, demotions, edits,
-// reloads, command changes, verdicts, months that pass and runs on the real store
-// are compared with a model that knows only who was proven what: no attempt starts
-// outside serial without a valid proof of the class as it is, never more at once
-// than proven copies, a later failed run closes the gate, and whoever has the proof
-// gets through.
+// reloads, command changes, verification runs (carried out by admission and a
+// coordinator, aborted, lost with their worker, going on after their verdict, or
+// just written), months that pass and runs on the real store are compared with a
+// model that knows only who was proven what and what ran at once: no attempt
+// starts outside serial and an open verification run without a valid proof of the
+// class as it is, never more at once than proven copies, a later failed run closes
+// the gate, and whoever has the proof gets through.
 func TestNobodyGetsAroundTheGate(t *testing.T) {
 	// Each check has a database of its own: fewer and longer ones.
 	for name, value := range map[string]string{"rapid.checks": "20", "rapid.steps": "120"} {
@@ -33,22 +36,28 @@ func TestNobodyGetsAroundTheGate(t *testing.T) {
 		}
 		defer func() { _ = flag.Set(name, f.DefValue) }()
 	}
-	promotions, starts := 0, 0
+	seen := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newGateWorld(t, rt)
 		actions := map[string]func(*rapid.T){
 			"": w.check, "promote": w.promote, "demote": w.demote, "edit": w.edit, "reload": w.reload, "command": w.command,
 			"verdict": w.verdict, "time": w.passTime, "submit": w.submit, "admit": w.admit, "end": w.end, "delete": w.remove, "restart": w.restart,
+			"verify": w.verify, "look": w.look, "carry on": w.carryOn, "abort": w.abort, "kill": w.kill,
 		}
 		// What leads somewhere more often than what leads back.
-		for _, twice := range []string{"promote", "verdict", "submit", "admit", "end"} {
+		for _, twice := range []string{"promote", "verify", "carry on", "submit", "admit", "end"} {
 			actions[twice+" again"], actions[twice+" once more"] = actions[twice], actions[twice]
 		}
 		rt.Repeat(actions)
-		promotions, starts = promotions+w.promotions, starts+w.starts
+		for what, n := range w.seen {
+			seen[what] += n
+		}
 	})
-	if t.Logf("%d promotions, %d starts outside serial", promotions, starts); promotions == 0 || starts == 0 {
-		t.Error("nothing was ever promoted, or nothing started: the test shows nothing")
+	t.Logf("seen: %v", seen)
+	for _, what := range gateMustSee {
+		if seen[what] == 0 && !t.Failed() {
+			t.Errorf("%s: never, so the test shows nothing about it", what)
+		}
 	}
 }
 
@@ -63,9 +72,9 @@ type gateWorld struct {
 	proofs map[string][]lanegate.Proof
 	runs   []string
 	// licences say what each class outside serial was proven when it was promoted.
-	licences   map[string]licence
-	promotions int
-	starts     int // outside serial
+	licences map[string]licence
+	gateTrials
+	seen map[string]int // how often what the test is about came about
 }
 
 type licence struct {
@@ -76,11 +85,24 @@ type licence struct {
 var (
 	gateClasses = []string{"a", "b", "c"}
 	gateLanes   = []string{parallel, "long"}
-	gateSpecs   = []lanegate.ClassSpec{execSpec("db", 2), execSpec("db", 2), execSpec("db", 2), execSpec("db", 1), execSpec("db", 20), execSpec()}
+	gateSpecs   = []lanegate.ClassSpec{repeatable("db", 2), repeatable("db", 2), repeatable("db", 2), repeatable("db", 1), repeatable("db", 20), repeatable()}
+	// gateMustSee is what has to come about.
+	gateMustSee = []string{
+		"promotion", "promotion by an experiment", "start outside serial", "start while runs are left over",
+		"passed", "failed", "inconclusive", "aborted", "lost", "runs left over by passed", "runs left over by failed", "runs left over by aborted",
+	}
 )
 
+// repeatable is execSpec of a class that may be tried with made-up payloads.
+func repeatable(units ...any) lanegate.ClassSpec {
+	yes, s := true, execSpec(units...)
+	s.Repeatable = &yes
+	return s
+}
+
 func newGateWorld(t *testing.T, rt *rapid.T) *gateWorld {
-	w := &gateWorld{fixture: newFixture(t), rt: rt, proofs: map[string][]lanegate.Proof{}, licences: map[string]licence{}}
+	w := &gateWorld{fixture: newFixture(t), rt: rt, proofs: map[string][]lanegate.Proof{}, licences: map[string]licence{}, seen: map[string]int{}}
+	w.gateTrials = gateTrials{trials: map[string]*gateTrial{}, at: map[string]string{}, checker: &fakeChecker{ending: good}}
 	w.mustResource("db", 12, true)
 	w.mustLane(lane("long", 1))
 	for _, c := range gateClasses {
@@ -177,7 +199,12 @@ func (w *gateWorld) promote(rt *rapid.T) {
 		rt.Fatalf("changed: %v, by the model %v", p.Changed, anything)
 	case err == nil && !o.DryRun:
 		maps.Copy(w.licences, granted)
-		w.promotions += len(granted)
+		w.seen["promotion"] += len(granted)
+		for id := range granted {
+			if latest, _ := w.proven(w.mustClass(id)); w.trials[cmp.Or(o.Verification, latest.Verification)] != nil {
+				w.seen["promotion by an experiment"]++
+			}
+		}
 	}
 }
 
@@ -258,56 +285,6 @@ func (w *gateWorld) passTime(rt *rapid.T) {
 
 func (w *gateWorld) submit(rt *rapid.T) { w.mustSubmit(w.class(rt).ID) }
 
-func (w *gateWorld) admit(rt *rapid.T) {
-	grants := w.mustAdmit(w.worker, 8).Grants
-	in, err := w.store.Snapshot(w.t.Context())
-	w.must(err)
-	serial, of := 0, map[string]int{}
-	for _, r := range in.InFlight {
-		if r.Lane == lanegate.LaneSerial {
-			serial++
-		}
-		of[r.Class]++
-	}
-	if serial > 1 {
-		rt.Fatalf("%d runs in serial", serial)
-	}
-	for _, g := range grants {
-		if g.Attempt.Lane == lanegate.LaneSerial {
-			continue
-		}
-		l, ok := w.licences[g.Job.Class]
-		if !ok || l.fingerprint != g.Attempt.Fingerprint {
-			rt.Fatalf("class %s started in lane %s at fingerprint %s; it has %+v", g.Job.Class, g.Attempt.Lane, g.Attempt.Fingerprint, l)
-		}
-		if n := of[g.Job.Class]; n > l.copies {
-			rt.Fatalf("a start made it %d runs of %s at once, %d copies are proven", n, g.Job.Class, l.copies)
-		}
-		w.starts++
-	}
-}
-
-func (w *gateWorld) end(rt *rapid.T) {
-	held := w.mustHeld(w.worker)
-	if len(held) == 0 {
-		return
-	}
-	h := rapid.SampledFrom(held).Draw(rt, "attempt")
-	ending := rapid.SampledFrom([]lanegate.Ending{
-		{Outcome: lanegate.Succeeded}, {Outcome: lanegate.Succeeded}, {Outcome: lanegate.Failed}, deadlocked(lanegate.Failed), measuring(4),
-	}).Draw(rt, "ending")
-	ended := w.mustEnd(h.Fence, ending)
-	w.mustJudge()
-	class, err := w.svc.Class(w.t.Context(), ended.Attempt.Class)
-	evidence := ended.Attempt.Lane != lanegate.LaneSerial && (ending.Output.Head != "" || ending.Measured["db"] > ended.Attempt.Units["db"])
-	if err == nil && evidence && class.Fingerprint == ended.Attempt.Fingerprint {
-		if class.Lane != lanegate.LaneSerial {
-			rt.Fatalf("class %s stayed in lane %s after %+v", class.ID, class.Lane, ending)
-		}
-		delete(w.licences, class.ID)
-	}
-}
-
 func (w *gateWorld) remove(rt *rapid.T) {
 	id := rapid.SampledFrom(gateClasses).Draw(rt, "class")
 	if err := w.svc.DeleteClass(w.t.Context(), id, acceptWidth); err == nil {
@@ -315,26 +292,17 @@ func (w *gateWorld) remove(rt *rapid.T) {
 	}
 }
 
-// restart is a new process on the same database.
-func (w *gateWorld) restart(*rapid.T) {
-	if w.worker != "" {
-		w.must(w.svc.LeaveWorker(w.t.Context(), w.worker))
-	}
-	w.svc = service.New(service.Options{Store: w.store, Doorbell: w.bell, Commands: w.commands, Log: discard()})
-	w.workers++
-	w.worker = fmt.Sprintf("w%d", w.workers)
-	w.mustWorker(w.worker, 8)
-}
-
 // check holds after every step: who is outside serial has a licence for what it
 // is, and for as many at once.
 func (w *gateWorld) check(rt *rapid.T) {
+	w.learn(rt)
 	for _, c := range w.config().Classes {
 		l, ok := w.licences[c.ID]
 		switch {
 		case c.Lane == lanegate.LaneSerial && c.MaxInFlight != 1:
 			rt.Fatalf("%s is in serial with max_in_flight %d", c.ID, c.MaxInFlight)
 		case c.Lane == lanegate.LaneSerial:
+			delete(w.licences, c.ID) // it takes another promotion to leave again
 		case !ok || l.fingerprint != c.Fingerprint || c.MaxInFlight > l.copies:
 			rt.Fatalf("%s is in lane %s with max_in_flight %d at fingerprint %s; it has %+v", c.ID, c.Lane, c.MaxInFlight, c.Fingerprint, l)
 		}
