@@ -88,8 +88,8 @@ var (
 	gateSpecs   = []lanegate.ClassSpec{repeatable("db", 2), repeatable("db", 2), repeatable("db", 2), repeatable("db", 1), repeatable("db", 20), repeatable()}
 	// gateMustSee is what has to come about.
 	gateMustSee = []string{
-		"promotion", "promotion by an experiment", "start outside serial", "start while runs are left over",
-		"passed", "failed", "inconclusive", "aborted", "lost", "runs left over by passed", "runs left over by failed", "runs left over by aborted",
+		"promotion", "promotion by an experiment", "start outside serial", "start for an experiment from the queue", "start while runs are left over",
+		"passed", "failed", "inconclusive", "aborted", "lost", "runs left over",
 	}
 )
 
@@ -102,7 +102,7 @@ func repeatable(units ...any) lanegate.ClassSpec {
 
 func newGateWorld(t *testing.T, rt *rapid.T) *gateWorld {
 	w := &gateWorld{fixture: newFixture(t), rt: rt, proofs: map[string][]lanegate.Proof{}, licences: map[string]licence{}, seen: map[string]int{}}
-	w.gateTrials = gateTrials{trials: map[string]*gateTrial{}, at: map[string]string{}, checker: &fakeChecker{ending: good}}
+	w.gateTrials = gateTrials{trials: map[string]*gateTrial{}, started: map[string]start{}, checker: &fakeChecker{ending: good}}
 	w.mustResource("db", 12, true)
 	w.mustLane(lane("long", 1))
 	for _, c := range gateClasses {
@@ -174,9 +174,13 @@ func (w *gateWorld) promote(rt *rapid.T) {
 	if len(w.runs) > 0 && rapid.Bool().Draw(rt, "named") {
 		o.Verification = rapid.SampledFrom(w.runs).Draw(rt, "run")
 	}
+	w.promoteTo(rt, rapid.SliceOfNDistinct(rapid.SampledFrom(gateClasses), 1, 2, rapid.ID).Draw(rt, "classes"), o)
+}
+
+// promoteTo asks for a promotion, and wants the answer that the model gives.
+func (w *gateWorld) promoteTo(rt *rapid.T, ids []string, o service.PromoteOptions) {
 	want, anything := true, false
 	granted := map[string]licence{}
-	ids := rapid.SliceOfNDistinct(rapid.SampledFrom(gateClasses), 1, 2, rapid.ID).Draw(rt, "classes")
 	for _, id := range ids {
 		c, err := w.svc.Class(w.t.Context(), id)
 		if err != nil {

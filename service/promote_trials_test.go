@@ -21,8 +21,11 @@ type gateTrials struct {
 	coord   *service.Coordinator
 	checker *fakeChecker
 	trials  map[string]*gateTrial
-	at      map[string]string // the fingerprint at which a job's last attempt started
+	started map[string]start // a job's last attempt
 }
+
+// start is what an attempt was started as, whatever is said of it later.
+type start struct{ run, fingerprint string }
 
 // gateTrial is one verification run, as seen from outside.
 type gateTrial struct {
@@ -33,7 +36,9 @@ type gateTrial struct {
 	// bad: a criterion has failed. lost: its worker went while it was carried out.
 	bad, lost, aborted bool
 	over               bool
-	verdict            lanegate.Verdict // "" unless done
+	// goesOn: some of its runs had not ended when it was over.
+	goesOn  bool
+	verdict lanegate.Verdict // "" unless done
 }
 
 // end says how it ended, for what was seen.
@@ -67,7 +72,7 @@ func (w *gateWorld) verify(rt *rapid.T) {
 		if err != nil {
 			continue
 		}
-		copies[id], fingerprints[id] = rapid.SampledFrom([]int{1, 2, 2, 3}).Draw(rt, "copies"), c.Fingerprint
+		copies[id], fingerprints[id] = rapid.SampledFrom([]int{2, 2, 3, 1}).Draw(rt, "copies"), c.Fingerprint
 		spec.Members = append(spec.Members, lanegate.VerificationMember{Class: id, Copies: copies[id]})
 		if spec.Source == lanegate.SourceQueue && len(w.open()) == 0 {
 			w.practise(rt, id)
@@ -118,32 +123,54 @@ func (w *gateWorld) verification(id string) lanegate.Verification {
 	return v
 }
 
-// carryOn takes what is open some rounds further, with runs that end well.
+// carryOn takes what is open some rounds further: most runs end well, some badly,
+// some go on.
 func (w *gateWorld) carryOn(rt *rapid.T) {
 	open := w.open()
 	if len(open) == 0 {
 		rt.Skip("nothing is open")
 	}
-	for range rapid.IntRange(1, 8).Draw(rt, "rounds") {
-		for _, class := range slices.Sorted(maps.Keys(w.trials[open[0]].copies)) {
-			if _, err := w.svc.Class(w.t.Context(), class); err != nil || w.verification(open[0]).Spec.Source != lanegate.SourceQueue {
-				continue
-			}
-			for range w.trials[open[0]].copies[class] {
-				w.mustSubmit(class)
-			}
+	id := open[0]
+	spec := w.verification(id).Spec
+	for n := rapid.IntRange(1, 8).Draw(rt, "rounds"); n > 0 && !w.trials[id].over; n-- {
+		if spec.Source == lanegate.SourceQueue {
+			w.submitFor(w.trials[id].copies)
 		}
 		w.admit(rt)
 		w.look(rt)
-		if w.clock.advance(usual); rapid.IntRange(0, 3).Draw(rt, "ending") > 0 {
-			w.finishAll(rt)
-		} else {
+		w.clock.advance(usual)
+		switch ending := rapid.IntRange(0, 7).Draw(rt, "ending"); {
+		case ending < 2, ending < 5 && spec.Criteria.Window > 0 && len(w.inFlight(id)) > 1:
 			w.clock.advance(5 * usual) // together for as long as a window
+		case ending == 5 && len(w.inFlight(id)) > 1:
+			w.finish(rt, w.mustHeld(w.worker)[0], deadlocked(lanegate.Failed))
+		case ending == 6:
+			w.end(rt)
+		default:
+			w.finishAll(rt)
 		}
 		w.look(rt)
 		w.check(rt)
-		if w.trials[open[0]].over {
-			return
+	}
+	if w.trials[id].over { // what it proved, and what it left running, is tried
+		for _, class := range slices.Sorted(maps.Keys(w.trials[id].copies)) {
+			w.promoteTo(rt, []string{class}, service.PromoteOptions{ChangeOptions: acceptWidth, Lane: parallel, Verification: id})
+		}
+		w.check(rt)
+		w.submitFor(map[string]int{"a": 1, "b": 1, "c": 1})
+		w.admit(rt)
+		w.admit(rt)
+	}
+}
+
+// submitFor makes jobs due, for each class so many.
+func (w *gateWorld) submitFor(copies map[string]int) {
+	for _, class := range slices.Sorted(maps.Keys(copies)) {
+		if _, err := w.svc.Class(w.t.Context(), class); err != nil {
+			continue
+		}
+		for range copies[class] {
+			w.mustSubmit(class)
 		}
 	}
 }
@@ -168,7 +195,7 @@ func (w *gateWorld) abort(rt *rapid.T) {
 func (w *gateWorld) learn(rt *rapid.T) {
 	for _, id := range slices.Sorted(maps.Keys(w.trials)) {
 		t := w.trials[id]
-		if t.over && t.verdict != lanegate.VerdictPassed {
+		if t.over && (t.verdict != lanegate.VerdictPassed || !t.goesOn) {
 			continue
 		}
 		v := w.verification(id)
@@ -192,8 +219,8 @@ func (w *gateWorld) learn(rt *rapid.T) {
 			rt.Fatalf("run %s failed, and nothing was wrong: %+v", id, v.Reasons)
 		}
 		w.noteProofs(rt, id, t)
-		if n := len(w.inFlight(id)); n > 0 {
-			w.seen["runs left over by "+t.end()]++
+		if t.goesOn = t.goesOn || len(w.inFlight(id)) > 0; t.goesOn {
+			w.seen["runs left over"]++
 		}
 	}
 }
@@ -231,14 +258,14 @@ func (w *gateWorld) noteProofs(rt *rapid.T, id string, t *gateTrial) {
 func (w *gateWorld) inFlight(run string) []admission.Running {
 	in, err := w.store.Snapshot(w.t.Context())
 	w.must(err)
-	return slices.DeleteFunc(in.InFlight, func(r admission.Running) bool { return r.Verification != run })
+	return slices.DeleteFunc(in.InFlight, func(r admission.Running) bool { return w.started[r.Job].run != run })
 }
 
 func (w *gateWorld) admit(rt *rapid.T) {
 	w.learn(rt)
 	grants := w.mustAdmit(w.worker, 8).Grants
 	for _, g := range grants {
-		w.at[g.Job.ID] = g.Attempt.Fingerprint
+		w.started[g.Job.ID] = start{g.Attempt.Verification, g.Attempt.Fingerprint}
 	}
 	in, err := w.store.Snapshot(w.t.Context())
 	w.must(err)
@@ -278,7 +305,8 @@ func (w *gateWorld) standing(in admission.Input) standing {
 		for name, n := range r.Units {
 			s.units[name] += n
 		}
-		t := w.trials[r.Verification]
+		as := w.started[r.Job]
+		t := w.trials[as.run]
 		switch {
 		case t == nil:
 			if s.ordinary[r.Class]++; r.Lane == lanegate.LaneSerial {
@@ -291,14 +319,14 @@ func (w *gateWorld) standing(in admission.Input) standing {
 				s.leftSerial++
 			}
 		}
-		if together[r.Verification] == nil {
-			together[r.Verification] = map[string]int{}
+		if together[as.run] == nil {
+			together[as.run] = map[string]int{}
 		}
-		if w.at[r.Job] == t.fingerprints[r.Class] {
-			together[r.Verification][r.Class]++
+		if as.fingerprint == t.fingerprints[r.Class] {
+			together[as.run][r.Class]++
 		}
 		t.beside[r.Job] = t.beside[r.Job] || slices.ContainsFunc(in.InFlight, func(o admission.Running) bool {
-			return o.Verification == r.Verification && o.Job != r.Job
+			return w.started[o.Job].run == as.run && o.Job != r.Job
 		})
 	}
 	for id, classes := range together {
@@ -341,7 +369,10 @@ func (w *gateWorld) judgeTrialStart(rt *rapid.T, g service.Grant, s standing) {
 	if s.all[class] > t.copies[class] || s.ordinary[class] > 0 {
 		rt.Fatalf("a start for run %s made it %d runs of %s at once, %d of them no part of it; %d copies are to be tried", id, s.all[class], class, s.ordinary[class], t.copies[class])
 	}
-	w.seen["start of an experiment"]++
+	w.seen["start for an experiment"]++
+	if g.Job.Verification == "" {
+		w.seen["start for an experiment from the queue"]++
+	}
 }
 
 func (w *gateWorld) end(rt *rapid.T) {
