@@ -18,9 +18,19 @@ type Options struct {
 	// resource, a class without an entry counts as 1 of each pool resource.
 	Resources []lanegate.Resource
 	Units     map[string]lanegate.Units
+	// Present is how the gateway that the log is of stands now, nil when there is none.
+	Present *Present
+	// Parallel is how many replays may go on at once; 0 means one for each processor.
+	Parallel int
 	// Progress, when set, is told how many of the replays are done: never by two
 	// goroutines at once.
 	Progress func(done, all int)
+}
+
+// Present is the lanes of a gateway as they are, and where its classes stand.
+type Present struct {
+	Lanes   []lanegate.Lane
+	Classes []lanegate.Class
 }
 
 // DefaultTolerable is the Options.Tolerable that stands for 0.

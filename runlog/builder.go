@@ -13,6 +13,8 @@ type entry struct {
 	hasTook                                bool
 	// repeat: a second or later attempt of something submitted once.
 	repeat bool
+	// id and attempt are what the log calls the run and its attempt, "" when nothing.
+	id, attempt string
 	// status and exit are what the log says about the result, "" when nothing.
 	status, exit string
 	// at finds the column of a role, for sentences about the row.
@@ -30,6 +32,8 @@ type builder struct {
 	statuses int // rows that say how their run ended
 	// count, when set, is told of every row.
 	count func()
+	// each, when set, gets the runs instead of the log.
+	each *sink
 }
 
 // row counts a row in; every row then ends in exactly one of: used, unfinished,
@@ -60,6 +64,10 @@ func (b *builder) add(e *entry) error {
 	if err != nil {
 		return e.fault(roleClass, err.Error(), "").err(b.account.File)
 	}
+	if f := b.each.refuses(e, run); f.reason != "" {
+		b.account.drop(f)
+		return nil
+	}
 	run.Class = class
 	if e.status != "" || e.exit != "" {
 		b.statuses++
@@ -69,6 +77,9 @@ func (b *builder) add(e *entry) error {
 		run.Result = resultOfExit(e.exit)
 	}
 	b.account.Used++
+	if b.each != nil {
+		return b.each.take(e, run, b.log.Classes[class])
+	}
 	b.log.Runs = append(b.log.Runs, run)
 	b.log.sorted = false
 	return nil

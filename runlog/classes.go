@@ -234,18 +234,18 @@ func (c *ClassReport) mend() []string {
 		why = append(why, fmt.Sprintf("dies early in %s of its runs: failures take %s, good runs %s",
 			percent(d.Share), human(d.FailedMedian), human(d.GoodMedian)))
 	} else if c.Runs >= 5 && c.Failed*5 >= c.Runs {
-		why = append(why, fmt.Sprintf("fails %d of %d times", c.Failed, c.Runs))
+		why = append(why, fmt.Sprintf("fails %d of %s", c.Failed, count(c.Runs, "time", "times")))
 	}
 	if d := c.typical(); d.N >= 3 && d.P50 >= 4*3600 {
 		why = append(why, fmt.Sprintf("takes %s, at most %s", human(d.P50), human(d.Max)))
 	}
 	if c.Runs >= 5 && c.OverlapsNext*5 >= c.Runs && c.MostAtOnce <= 3 {
-		why = append(why, fmt.Sprintf("still runs when its next run starts, %d of %d times", c.OverlapsNext, c.Runs))
+		why = append(why, fmt.Sprintf("still runs when its next run starts, %d of %s", c.OverlapsNext, count(c.Runs, "time", "times")))
 	}
 	if t := c.Trend; t != nil && t.Clear && t.SecondsPerDay > 0 && c.Good.P50 >= 600 {
 		s := fmt.Sprintf("grows by %s a day", human(t.SecondsPerDay))
 		if t.DaysToNextStart != nil && *t.DaysToNextStart < 90 {
-			s += fmt.Sprintf(" and reaches its next start in %.0f days", *t.DaysToNextStart)
+			s += " and reaches its next start in " + daysText(math.Ceil(*t.DaysToNextStart))
 		}
 		why = append(why, s)
 	}

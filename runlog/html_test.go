@@ -137,7 +137,10 @@ func TestPageTellsTheStory(t *testing.T) {
 	if h1 := textIn(all, "h1"); !strings.Contains(h1, "Isolate heavy: it makes the others wait.") {
 		t.Errorf("the heading is %q", h1)
 	}
-	if got := elementsNamed(all, "pre")[0].text.String(); got != r.Verdict.Command || !strings.Contains(got, `{"class": "heavy", "copies": 1}`) {
+	if got := elementsNamed(all, "pre")[0].text.String(); got != r.Verdict.CLI || !strings.HasPrefix(got, "lanegate verify heavy ") {
+		t.Errorf("the command line is %q, want %q", got, r.Verdict.CLI)
+	}
+	if got := elementsNamed(all, "pre")[1].text.String(); got != r.Verdict.Command || !strings.Contains(got, `{"class": "heavy", "copies": 1}`) {
 		t.Errorf("the command is %q, want %q", got, r.Verdict.Command)
 	}
 	order := []string{"What to do now", "Verify first", "Who blocks whom", "Waits before and after", "What if", "Slow jobs to mend", "How long jobs take", "Orders that the line kept", "What became of every row"}

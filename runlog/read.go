@@ -119,6 +119,9 @@ func readOne(ctx context.Context, src Source, opts ReadOptions, b *builder) erro
 	if err != nil {
 		return readError(src.Name, err)
 	}
+	if b.each != nil && b.account.Rows > 0 {
+		return nil // what became of each row is in the account
+	}
 	return b.usable()
 }
 
@@ -208,13 +211,13 @@ func (b *builder) usable() error {
 	}
 	switch {
 	case a.Rows == 0 && a.Ignored > 0:
-		return fault{line: 1, column: 1, reason: fmt.Sprintf("none of the %d lines matches --start-regex", a.Ignored)}.err(a.File)
+		return fault{line: 1, column: 1, reason: "--start-regex matches none of " + count(a.Ignored, "line", "lines")}.err(a.File)
 	case a.Rows == 0:
 		return fault{line: 2, column: 1, reason: "there is no row after the header"}.err(a.File)
 	case len(a.Dropped) > 0:
-		return invalid("%s (and %d more of %d rows; none could be used)", a.Dropped[0].Example, a.dropped()-1, a.Rows)
+		return invalid("%s (%s; none could be used)", a.Dropped[0].Example, count(a.Rows, "row", "rows"))
 	}
-	return invalid("%s, line 1, column 1: none of the %d runs has ended: %d started, %d never did", a.File, a.Rows, a.Unfinished, a.NeverStarted)
+	return invalid("%s, line 1, column 1: of %s none has ended: %d started, %d never did", a.File, count(a.Rows, "run", "runs"), a.Unfinished, a.NeverStarted)
 }
 
 // lineReader hands out lines with their numbers. Lines longer than 1 MiB end the

@@ -85,7 +85,7 @@ func (r *jsonReader) row(line int, text string) error {
 			r.b.account.Columns[roleNames[i]] = name
 		}
 	}
-	e := &entry{line: line, class: value[roleClass], status: value[roleStatus], exit: value[roleExit]}
+	e := &entry{line: line, class: value[roleClass], status: value[roleStatus], exit: value[roleExit], id: value[roleID], attempt: value[roleAttempt]}
 	e.at = func(ro role) int { return max(0, strings.Index(text, strconv.Quote(from[ro]))) + 1 }
 	if !checkText(e.class) {
 		r.b.account.drop(e.fault(roleClass, "the class is not UTF-8 text", ""))

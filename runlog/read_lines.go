@@ -151,7 +151,11 @@ func (l *lineLog) started(number int, text string, m []int) error {
 	} else if len(l.open) >= maxOpen {
 		return fault{line: number, column: 1, reason: fmt.Sprintf("more than %d runs are open at once; do the ids of starts and ends agree?", maxOpen)}.err(l.b.account.File)
 	}
-	l.open[strings.Clone(key)] = e
+	key = strings.Clone(key)
+	if l.start.SubexpIndex("id") >= 0 {
+		e.id = key
+	}
+	l.open[key] = e
 	return nil
 }
 

@@ -147,7 +147,7 @@ func (s *swfReader) job(number int, line string) error {
 		s.fields[i] = v
 	}
 	get := func(field int) float64 { return s.fields[field-1] }
-	e := &entry{line: number, class: s.prefix + " " + strings.TrimSuffix(fields[s.class-1], ".0"), status: swfStatusWord(get(swfStatus))}
+	e := &entry{line: number, class: s.prefix + " " + strings.TrimSuffix(fields[s.class-1], ".0"), status: swfStatusWord(get(swfStatus)), id: fields[0]}
 	e.at = func(r role) int {
 		switch r {
 		case roleSubmitted:

@@ -73,6 +73,7 @@ func (t *table) row(line int, fields []string) error {
 		return nil
 	}
 	e.status, e.exit = t.value(roleStatus), t.value(roleExit)
+	e.id, e.attempt = t.value(roleID), t.value(roleAttempt)
 	if n, err := strconv.ParseFloat(strings.TrimSpace(t.value(roleAttempt)), 64); err == nil {
 		e.repeat = n > 1
 	}

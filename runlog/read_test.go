@@ -282,7 +282,7 @@ func TestMalformedLogsAreExplained(t *testing.T) {
 		{"too few fields", head + "a,1,2\n", "line 2, column 1: the row has another number of fields than the header: 3 instead of 4"},
 		{"ends before it starts", head + "a,1,10,5\n", "line 2, column 8: it ends before it starts"},
 		{"starts before it was submitted", head + "a,100,10,50\n", "line 2, column 7: it starts more than 2 s before it was submitted"},
-		{"nothing has ended", head + "a,1,2,\n", "none of the 1 runs has ended"},
+		{"nothing has ended", head + "a,1,2,\n", "of 1 run none has ended"},
 		{"a negative duration", "class,started,duration_s\na,1,-5\n", `line 2, column 5: the duration can't be used: "-5": a duration can't be negative`},
 		{"no duration", "class,started,duration_s\na,1,long\n", `line 2, column 5: the duration can't be used: "long": it is not a duration`},
 		{"broken JSON", `{"class":"a",` + "\n", "line 1, column 14: the line is not a JSON object: it ends in the middle"},

@@ -218,6 +218,8 @@ type Verdict struct {
 	Verify []Candidate `json:"verify"`
 	// Next is what to do next, a sentence each.
 	Next []string `json:"next"`
+	// CLI is the same as Command by lanegate verify.
+	CLI string `json:"verify_cli"`
 	// Command asks a gateway for the verification run that comes first; empty when
 	// there is nothing to verify.
 	Command string `json:"verify_command"`

@@ -79,9 +79,16 @@ func (t *text) verdict(r *Report) {
 			t.para("  - ", s)
 		}
 	}
-	if r.Verdict.Command != "" {
-		t.line("")
-		for l := range strings.SplitSeq(r.Verdict.Command, "\n") {
+	for i, command := range []string{r.Verdict.CLI, r.Verdict.Command} {
+		if command == "" {
+			continue
+		}
+		if i == 0 {
+			t.line("")
+		} else {
+			t.line("  or, the same over HTTP:")
+		}
+		for l := range strings.SplitSeq(command, "\n") {
 			t.line("    %s", l)
 		}
 	}
@@ -150,6 +157,8 @@ func layoutTitle(l Layout) string {
 	switch l.Name {
 	case layoutOneLine:
 		return "replayed in one line"
+	case layoutPresent:
+		return "the lanes as they are now"
 	case layoutIsolate:
 		return "blockers in their own lane"
 	case layoutPromote:
@@ -191,8 +200,8 @@ func splitSentences(r *Report, classes int) []string {
 
 func (t *text) files(r *Report) {
 	t.title("The log")
-	t.para("  ", fmt.Sprintf("%s over %s days (%s to %s), load %s of one line, most at once %s.",
-		count(r.Span.Runs, "run", "runs"), digits3(r.Span.Days), r.Span.From.Format("2006-01-02"), r.Span.To.Format("2006-01-02"),
+	t.para("  ", fmt.Sprintf("%s over %s (%s to %s), load %s of one line, most at once %s.",
+		count(r.Span.Runs, "run", "runs"), daysText(r.Span.Days), r.Span.From.Format("2006-01-02"), r.Span.To.Format("2006-01-02"),
 		digits3(r.Load.Rho), atOnce(r.Load)))
 	for i := range r.Files {
 		t.para("  ", r.Files[i].sentence())

@@ -128,7 +128,7 @@ func (a *analysis) leaveAlone() {
 		w := a.report.Recorded
 		v.Sentence = "Leave it alone: as it ran, hardly anybody waited."
 		a.because("recorded waits: half under %s, 99 %% under %s (tolerable: %s)", human(w.P50), human(w.P99), tolerable)
-		a.because("up to %d runs at once; one line would have had a load of %s", l.MostAtOnce, digits3(l.Rho))
+		a.because("up to %d at once; one line would have had a load of %s", l.MostAtOnce, digits3(l.Rho))
 		return
 	}
 	w := a.layouts[layoutOneLine].Waits
@@ -145,8 +145,8 @@ func (a *analysis) fixFailures(dying []ClassReport) {
 	v.Kind = FixFailures
 	for _, c := range dying {
 		v.Classes = append(v.Classes, c.Class)
-		a.because("%s: %s of %s runs fail after about %s; good runs take %s",
-			c.Class, grouped3(c.DiesEarly.Runs), grouped3(c.Runs), human(c.DiesEarly.FailedMedian), human(c.DiesEarly.GoodMedian))
+		a.because("%s: %s of %s fail after about %s; good runs take %s",
+			c.Class, grouped3(c.DiesEarly.Runs), count(c.Runs, "run", "runs"), human(c.DiesEarly.FailedMedian), human(c.DiesEarly.GoodMedian))
 	}
 	v.Sentence = fmt.Sprintf("Fix failures first: %s dies early in %s of its runs. That is no reason for a lane.",
 		dying[0].Class, percent(dying[0].DiesEarly.Share))
@@ -276,8 +276,8 @@ func (a *analysis) explainHeavy() {
 	for _, h := range a.heavy[:min(3, len(a.heavy))] {
 		i := slices.IndexFunc(a.report.Blockers, func(b Blocker) bool { return b.Class == a.log.Classes[h] })
 		b := a.report.Blockers[i]
-		a.because("%s causes %s of all waiting for others: %s hours of jobs waiting in %s days",
-			b.Class, percent(b.Share), grouped3(int(math.Round(b.Harm))), digits3(a.report.Span.Days))
+		a.because("%s causes %s of all waiting for others: %s of jobs waiting in %s",
+			b.Class, percent(b.Share), count(int(math.Round(b.Harm)), "hour", "hours"), daysText(a.report.Span.Days))
 	}
 	if len(a.candidates) > 0 {
 		c := a.log.Classes[a.candidates[0]]

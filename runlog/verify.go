@@ -24,11 +24,10 @@ func (a *analysis) warnings(class string) []string {
 			more++
 			continue
 		}
-		list = append(list, fmt.Sprintf("%s started after %s had ended in %d of %d cycles, held by the line in %d; is that by chance?",
-			o.Then, o.First, o.Kept, o.Cycles, o.Held))
+		list = append(list, o.Sentence())
 	}
 	if more > 0 {
-		list = append(list, fmt.Sprintf("and %d more pairs kept an order", more))
+		list = append(list, "and "+count(more, "more pair", "more pairs")+" kept an order")
 	}
 	if len(a.opts.Resources) > 0 && a.opts.Units[class] == nil {
 		list = append(list, "its units are not declared (--units); it counts as 1 of each resource")
@@ -42,6 +41,10 @@ func (a *analysis) nextVerify() {
 	if len(v.Verify) == 0 {
 		return
 	}
+	if v.Verify = a.stillInLine(v.Verify); len(v.Verify) == 0 {
+		a.next("Nothing is left to verify: what would help runs outside serial already.")
+		return
+	}
 	members := a.members()
 	ids := classIDs(members)
 	a.next("Nothing was changed. Register these classes as they are; they run in serial, one at a time, as before.")
@@ -49,7 +52,7 @@ func (a *analysis) nextVerify() {
 	if v.Kind == AddWorkers {
 		what, copies = "two runs each of "+what, 2
 	}
-	v.Command = verifyCommand(ids, copies)
+	v.Command, v.CLI = verifyCommand(ids, copies), verifyCLI(ids, copies)
 	a.next("Verify: the command below starts %s side by side once, in a recorded experiment, and compares their results with what they do alone.", what)
 	switch v.Kind {
 	case Isolate:
@@ -68,6 +71,27 @@ func (a *analysis) nextVerify() {
 	if len(renamed) > 0 {
 		a.next("Class ids are of lower-case letters, digits, points, dashes and underscores, so the command writes %s.", strings.Join(renamed, ", "))
 	}
+}
+
+// stillInLine leaves out the victims and peers that are outside serial already, and
+// says where they are.
+func (a *analysis) stillInLine(candidates []Candidate) []Candidate {
+	lane := map[string]string{}
+	for _, c := range a.apart() {
+		lane[c.ID] = c.Lane
+	}
+	var gone []string
+	kept := slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool {
+		if lane[c.Class] == "" {
+			return false
+		}
+		gone = append(gone, c.Class+" ("+lane[c.Class]+")")
+		return true
+	})
+	if len(gone) > 0 {
+		a.next("Outside serial already: %s. The layout \"present\" has the lanes as they are.", strings.Join(gone, ", "))
+	}
+	return kept
 }
 
 // maxPeers bounds the classes to verify for more workers.
@@ -141,6 +165,20 @@ func classID(name string) string {
 		return "class"
 	}
 	return id
+}
+
+// verifyCLI is the same verification run as verifyCommand's, by command line, in
+// lines that fit the text report.
+func verifyCLI(ids []string, copies int) string {
+	const room = 70
+	line, s := "lanegate verify", ""
+	for _, word := range append(slices.Clone(ids), fmt.Sprintf("--copies %d", copies)) {
+		if len(line)+1+len(word) > room {
+			s, line = s+line+" \\\n", "   "
+		}
+		line += " " + word
+	}
+	return s + line
 }
 
 // verifyCommand is a shell command of lines that fit the text report. The ids are safe

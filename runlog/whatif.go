@@ -16,6 +16,7 @@ import (
 // Names of the layouts; workers_N has its number.
 const (
 	layoutOneLine = "one_line"
+	layoutPresent = "present"
 	layoutIsolate = "isolate"
 	layoutPromote = "promote"
 	layoutWorkers = "workers_"
@@ -96,6 +97,35 @@ func (a *analysis) promote() *plan {
 	return p
 }
 
+// apart lists the log's classes that are outside serial now.
+func (a *analysis) apart() []lanegate.Class {
+	if a.opts.Present == nil {
+		return nil
+	}
+	var list []lanegate.Class
+	for _, c := range a.opts.Present.Classes {
+		if _, known := a.log.index[c.ID]; known && c.Lane != lanegate.LaneSerial {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// present has the lanes and limits as they are now; a class of the log that the
+// gateway doesn't have is in serial.
+func (a *analysis) present() *plan {
+	p := a.oneLine()
+	for _, l := range a.opts.Present.Lanes {
+		l.Available, l.Paused = true, false // the log is not about an outage of today
+		p.lanes = append(p.lanes, l)
+	}
+	for _, c := range a.apart() {
+		i := a.log.index[c.ID]
+		p.classes[i].Lane, p.classes[i].MaxInFlight = c.Lane, c.MaxInFlight
+	}
+	return p
+}
+
 // workers lets n jobs run at once, whichever they are. Resources are left out: it
 // is what the line itself would gain.
 func (a *analysis) workers(n int) *plan {
@@ -135,6 +165,9 @@ type scenario struct {
 
 func (a *analysis) scenarios() []scenario {
 	var list []scenario
+	if len(a.apart()) > 0 {
+		list = append(list, scenario{layoutPresent, "the lanes as they are now", a.present()})
+	}
 	if len(a.heavy) > 0 {
 		list = append(list, scenario{layoutIsolate, a.names(a.heavy) + " in a lane of its own, the rest in serial", a.isolate()})
 	}
@@ -168,7 +201,11 @@ func (a *analysis) replayOthers(ctx context.Context) error {
 	outs := make([]*Layout, len(list))
 	errs := make([]error, len(list))
 	var wg sync.WaitGroup
-	free := make(chan struct{}, runtime.GOMAXPROCS(0)) // a token is a processor in use
+	parallel := a.opts.Parallel
+	if parallel < 1 {
+		parallel = runtime.GOMAXPROCS(0)
+	}
+	free := make(chan struct{}, parallel) // a token is a processor in use
 	for i := range list {
 		wg.Go(func() {
 			free <- struct{}{}

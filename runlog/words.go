@@ -51,6 +51,14 @@ func count(n int, one, many string) string {
 	return grouped3(n) + " " + many
 }
 
+// daysText writes a number of days with its noun.
+func daysText(days float64) string {
+	if s := digits3(days); s != "1" {
+		return s + " days"
+	}
+	return "1 day"
+}
+
 // grouped3 writes a number with commas between thousands.
 func grouped3(n int) string {
 	s := strconv.Itoa(n)
