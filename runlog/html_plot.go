@@ -182,7 +182,7 @@ func compared(r *Report) []Layout {
 	var list []Layout
 	for _, l := range r.Layouts {
 		switch l.Name {
-		case layoutOneLine, layoutIsolate, layoutPromote, fmt.Sprintf("%s%d", layoutWorkers, min(workers, maxWorkers)):
+		case layoutOneLine, layoutPresent, layoutIsolate, layoutPromote, fmt.Sprintf("%s%d", layoutWorkers, min(workers, maxWorkers)):
 			list = append(list, l)
 		}
 	}
@@ -249,6 +249,8 @@ func layoutShort(name string) string {
 	switch name {
 	case layoutOneLine:
 		return "One line"
+	case layoutPresent:
+		return "As it is now"
 	case layoutIsolate:
 		return "Blockers apart"
 	case layoutPromote:

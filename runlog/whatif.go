@@ -123,6 +123,12 @@ func (a *analysis) present() *plan {
 		i := a.log.index[c.ID]
 		p.classes[i].Lane, p.classes[i].MaxInFlight = c.Lane, c.MaxInFlight
 	}
+	for _, c := range a.opts.Present.Classes {
+		if _, known := a.log.index[c.ID]; !known { // its units count in the widths
+			c.Run = lanegate.Run{Kind: lanegate.RunHTTP}
+			p.classes = append(p.classes, c)
+		}
+	}
 	return p
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/admission"
+	"github.com/lanegate/lanegate/runlog"
 )
 
 // Store is everything the use cases need from a database. Every implementation
@@ -295,12 +296,35 @@ type ClassLine struct {
 	OldestAt time.Time // when its longest waiting due job became due; zero when none
 }
 
+// Line is what stands in the lines of all lanes.
+type Line struct {
+	Input  admission.Input
+	Queued []runlog.Waiting
+	Cut    []string
+	// NotDueCut: there are more jobs that wait for their time.
+	NotDueCut bool
+}
+
 // LogStore reads the run log and keeps the tables small.
 type LogStore interface {
 	// Lines counts queued jobs per class; classes without any are left out.
 	Lines(ctx context.Context) ([]ClassLine, error)
-	// RunLog streams rows that ended within [from, to), oldest first; class "" means all.
+	// RunLog streams rows of this gateway's own runs that ended within [from, to),
+	// oldest first; class "" means all. Imported ones are never among them.
 	RunLog(ctx context.Context, class string, from, to time.Time, row func(lanegate.RunRecord) error) error
+	// WholeRunLog is RunLog with the imported rows, of all classes.
+	WholeRunLog(ctx context.Context, from, to time.Time, row func(lanegate.RunRecord) error) error
+	// ImportRuns adds rows with the source "import" and says how many were new; one
+	// whose (job, attempt) was imported before changes nothing. It touches the run log only.
+	ImportRuns(ctx context.Context, rows []lanegate.RunRecord) (added int, err error)
+	// RecentDurations lists, for each of some classes, the latest own ordinary runs
+	// that ended by themselves (succeeded, failed, timed out), at most limit a class,
+	// newest first; only Class, Duration, Outcome and EndedAt are filled.
+	RecentDurations(ctx context.Context, classes []string, limit int) (map[string][]lanegate.RunRecord, error)
+	// Line reads admission's input, without due jobs, and the start of each class's
+	// line with it: at most perClass due jobs of each, and notDue of those that wait
+	// for their time, the soonest first. Cut lists the classes that have more due.
+	Line(ctx context.Context, perClass, notDue int) (Line, error)
 	// LastSuccess returns the end of each class's last success; of what ran in a
 	// verification run, queued jobs count and made-up ones don't.
 	LastSuccess(ctx context.Context) (map[string]time.Time, error)

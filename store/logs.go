@@ -158,13 +158,19 @@ const (
 	sqlListRuns = `
 SELECT ` + runColumns + `
   FROM run_log
+ WHERE (ended_at, id) > ($1, $2) AND ended_at < $3 AND source = 'own'
+ ORDER BY ended_at, id
+ LIMIT $4`
+	sqlListAllRuns = `
+SELECT ` + runColumns + `
+  FROM run_log
  WHERE (ended_at, id) > ($1, $2) AND ended_at < $3
  ORDER BY ended_at, id
  LIMIT $4`
 	sqlListClassRuns = `
 SELECT ` + runColumns + `
   FROM run_log
- WHERE class = $5 AND (ended_at, id) > ($1, $2) AND ended_at < $3
+ WHERE class = $5 AND (ended_at, id) > ($1, $2) AND ended_at < $3 AND source = 'own'
  ORDER BY ended_at, id
  LIMIT $4`
 )
@@ -176,12 +182,22 @@ const runPage = 1000
 // while row runs, so a slow reader costs no one anything; rows that are pruned
 // meanwhile are left out. An error of row ends it and is returned as it is.
 func (s *Store) RunLog(ctx context.Context, class string, from, to time.Time, row func(lanegate.RunRecord) error) error {
-	// ids start at 1, so (from, 0) stands before every row of that instant.
-	after, id := at(from), int64(0)
 	q, args := sqlListRuns, []any{nil, nil, at(to), runPage}
 	if class != "" {
 		q, args = sqlListClassRuns, append(args, class)
 	}
+	return s.runPages(ctx, q, args, from, row)
+}
+
+// WholeRunLog implements service.Store, in the way of RunLog.
+func (s *Store) WholeRunLog(ctx context.Context, from, to time.Time, row func(lanegate.RunRecord) error) error {
+	return s.runPages(ctx, sqlListAllRuns, []any{nil, nil, at(to), runPage}, from, row)
+}
+
+// runPages hands out the rows of a statement of the run log, page by page.
+func (s *Store) runPages(ctx context.Context, q string, args []any, from time.Time, row func(lanegate.RunRecord) error) error {
+	// ids start at 1, so (from, 0) stands before every row of that instant.
+	after, id := at(from), int64(0)
 	for {
 		args[0], args[1] = after, id
 		var rows []runRow

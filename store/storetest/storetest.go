@@ -32,6 +32,7 @@ func Run(t *testing.T, open func(t *testing.T) service.Store) {
 		{"Jobs", jobCases},
 		{"Config", configCases},
 		{"Logs", logCases},
+		{"Imports", importCases},
 		{"Verification", verificationCases},
 		{"Trial", trialCases},
 		{"Owner", ownerCases},
