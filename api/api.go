@@ -136,6 +136,10 @@ func (a *API) routes() []route {
 		{"PUT", "/resources/{name}", RoleAdmin, a.putResource},
 		{"DELETE", "/resources/{name}", RoleAdmin, a.deleteResource},
 
+		{"GET", "/advice", RoleView, a.getAdvice},
+		{"POST", "/run-log", RoleAdmin, a.importRunLog},
+		{"GET", "/freshness", RoleView, a.getFreshness},
+
 		{"GET", "/livez", RolePublic, a.livez},
 		{"GET", "/readyz", RolePublic, a.readyz},
 		{"GET", "/healthz", RolePublic, a.healthz},

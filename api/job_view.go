@@ -32,6 +32,10 @@ type jobResponse struct {
 	Route          *lanegate.Route   `json:"route,omitempty"`
 	WaitingOn      []waitingResponse `json:"waiting_on,omitzero"`
 	Ahead          *aheadResponse    `json:"ahead,omitempty"`
+	// ExpectedStart of a queued job is null when nobody can say; ExpectedReason then
+	// says why. It is left out of the answer to a submission.
+	ExpectedStart  *expectedResponse `json:"expected_start,omitzero"`
+	ExpectedReason string            `json:"expected_start_reason,omitempty"`
 	BlockedBy      string            `json:"blocked_by,omitempty"`
 	CancelRequest  bool              `json:"cancel_requested,omitzero"`
 	Payload        jsontext.Value    `json:"payload,omitzero" swaggertype:"object"`
@@ -84,6 +88,7 @@ func newJobResponse(v service.JobView) jobResponse {
 			r.WaitingOn = append(r.WaitingOn, waitingResponse{Reason: on.Reason, Jobs: on.Jobs, Until: on.Until})
 		}
 		r.Ahead = &aheadResponse{Count: w.Ahead.Count, First: w.Ahead.First}
+		r.ExpectedStart, r.ExpectedReason = newExpected(w.Expected), w.Expected.Why
 	}
 	return r
 }

@@ -65,6 +65,10 @@ type laneResponse struct {
 	Queued          int                `json:"queued"`
 	NotDue          int                `json:"not_due"`
 	OldestWait      lanegate.Duration  `json:"oldest_wait" swaggertype:"string" example:"3m20s"`
+	// EmptyAt is when all that is due in the lane or runs in it is expected to have
+	// ended: left out when nothing is, null when nobody can say; EmptyReason says why.
+	EmptyAt     *expectedResponse `json:"empty_at,omitzero"`
+	EmptyReason string            `json:"empty_reason,omitempty"`
 }
 
 // runningResponse is an attempt in flight.
@@ -108,6 +112,9 @@ func newLaneResponse(v service.LaneView, c caller) laneResponse {
 		AllowOvercommit: v.AllowOvercommit, Order: string(v.Order), Queue: v.Queue, WhenUnavailable: string(v.WhenUnavailable),
 		Paused: v.Paused, Available: v.Available, ManagedBy: string(v.ManagedBy), InFlight: v.InFlight,
 		Running: []runningResponse{}, Queued: v.Queued, NotDue: v.NotDue, OldestWait: lanegate.Duration(v.OldestWait.Round(time.Second)),
+	}
+	if v.Empty != nil {
+		out.EmptyAt, out.EmptyReason = newExpected(*v.Empty), v.Empty.Why
 	}
 	for _, r := range v.Running {
 		if c.mayUse(r.Class) == nil {

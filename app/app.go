@@ -137,6 +137,7 @@ func (a *App) buildService(cfg Config) {
 		MaxPayload: cfg.Limits.Payload, MaxDepth: cfg.Limits.Depth,
 		KeepJobs: cfg.Retention.Jobs, KeepRunLog: cfg.Retention.RunLog, Lease: cfg.Lease,
 	})
+	a.closers.push("analysis", a.svc.Close)
 }
 
 func (a *App) buildWorker(cfg Config) {
@@ -188,6 +189,7 @@ func (a *App) loops() []loop {
 		{name: "prune", first: time.Minute, every: time.Hour, limit: 30 * time.Minute, once: func(ctx context.Context) error {
 			return a.svc.Prune(ctx, time.Now())
 		}},
+		{name: "foresee", first: time.Second, every: time.Second, limit: 30 * time.Second, once: a.svc.Foresee},
 		{name: "watch runs", first: time.Minute, every: time.Minute, limit: time.Minute, once: a.svc.WatchRuns},
 	}
 }

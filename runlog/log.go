@@ -109,6 +109,13 @@ func (l *Log) Add(records ...lanegate.RunRecord) error {
 	return nil
 }
 
+// Trim keeps the n runs that were added last; it is for before the analysis.
+func (l *Log) Trim(n int) {
+	if len(l.Runs) > n {
+		l.Runs = slices.Delete(l.Runs, 0, len(l.Runs)-n)
+	}
+}
+
 // sort brings the runs in the order of the line: by Ready, equal ones as they came.
 func (l *Log) sort() {
 	if !l.sorted {

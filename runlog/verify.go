@@ -47,7 +47,11 @@ func (a *analysis) nextVerify() {
 	}
 	members := a.members()
 	ids := classIDs(members)
-	a.next("Nothing was changed. Register these classes as they are; they run in serial, one at a time, as before.")
+	if a.opts.Present == nil {
+		a.next("Nothing was changed. Register these classes as they are; they run in serial, one at a time, as before.")
+	} else {
+		a.next("Nothing was changed.")
+	}
 	what, copies := list(ids), 1
 	if v.Kind == AddWorkers {
 		what, copies = "two runs each of "+what, 2

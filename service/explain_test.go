@@ -243,6 +243,10 @@ func TestWaitBehindAJobAboutToStart(t *testing.T) {
 		On:    []service.WaitingOn{{Reason: "earlier_of_class", Jobs: []string{head.ID}}},
 		Ahead: service.Ahead{Count: 1, First: []string{head.ID}},
 	}
+	if w.Expected.Known() || w.Expected.Why == "" {
+		t.Errorf("nothing was foretold, and the second is expected to start at %v (%q)", w.Expected.P50, w.Expected.Why)
+	}
+	want.Expected = w.Expected
 	if diff := cmp.Diff(want, w); diff != "" {
 		t.Errorf("the second:\n%s", diff)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/admission"
+	"github.com/lanegate/lanegate/runlog"
 )
 
 // aheadShown is how many of the jobs ahead are named.
@@ -27,6 +28,8 @@ type Waiting struct {
 	// On lists every reason that holds now; empty means it is about to start.
 	On    []WaitingOn
 	Ahead Ahead
+	// Expected is when it is expected to start, or why nobody can say.
+	Expected runlog.Foretold
 }
 
 // WaitingOn is one reason for a wait.
@@ -197,6 +200,7 @@ type explainer struct {
 	heads    map[string]admission.Due  // class → its head
 	routes   map[string]lanegate.Route // class → route now
 	byLane   map[string][]string       // lane → classes routed there now
+	foretold *foresight
 }
 
 func (s *Service) explainer(ctx context.Context) (*explainer, error) {
@@ -206,7 +210,7 @@ func (s *Service) explainer(ctx context.Context) (*explainer, error) {
 	}
 	in.Asking = ""
 	ex := &explainer{
-		store: s.store, in: in, decision: admission.Plan(in),
+		store: s.store, in: in, decision: admission.Plan(in), foretold: s.oracle.look(),
 		classes: map[string]*lanegate.Class{}, heads: map[string]admission.Due{},
 		routes: map[string]lanegate.Route{}, byLane: map[string][]string{},
 	}
@@ -234,6 +238,7 @@ func (ex *explainer) explain(ctx context.Context, jobs []lanegate.Job) ([]*Waiti
 			continue
 		}
 		waits[i] = ex.reasons(job)
+		waits[i].Expected = ex.foretold.start(job.ID, ex.in.Now)
 		if lane := waits[i].Route.Lane; lane != "" { // "": its class was deleted, or is newer than the snapshot
 			byLane[lane] = append(byLane[lane], i)
 		}

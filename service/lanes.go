@@ -9,6 +9,7 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/admission"
+	"github.com/lanegate/lanegate/runlog"
 )
 
 // LaneView is a lane with what goes on in it.
@@ -24,6 +25,9 @@ type LaneView struct {
 	Queued     int
 	NotDue     int
 	OldestWait time.Duration // of a due job; 0 when none waits
+	// Empty is when all that is due in the lane or runs in it is expected to have
+	// ended, or why nobody can say; nil when there is nothing in it.
+	Empty *runlog.Foretold
 }
 
 // Lanes lists all lanes by name.
@@ -36,7 +40,20 @@ func (s *Service) Lanes(ctx context.Context) ([]LaneView, error) {
 	if err != nil {
 		return nil, err
 	}
-	return laneViews(in, lines), nil
+	views := laneViews(in, lines)
+	f := s.oracle.look()
+	for i := range views {
+		v := &views[i]
+		if v.InFlight == 0 && v.Queued == 0 {
+			continue
+		}
+		empty, known := f.empty(v.Name, in.Now)
+		if !known {
+			empty = notForetold
+		}
+		v.Empty = &empty
+	}
+	return views, nil
 }
 
 // Lane returns one lane.

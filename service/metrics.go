@@ -156,6 +156,7 @@ var (
 	descFailures      = gauge("lanegate_class_failures_in_row", "Latest ordinary runs of the class that failed, up to the first that succeeded; counted to 10.", "class")
 	descProofAge      = gauge("lanegate_class_proof_age_seconds", "Age of the latest verification run of a class outside serial, while it is one that passed.", "class")
 	descVerifying     = gauge("lanegate_verification_running", "1 while a verification run is under way, else 0.")
+	descExpectedLate  = gauge("lanegate_class_expected_late", "1 while the class's next success is expected later than fresh_within allows, or already is, else 0.", "class")
 	descStale         = gauge("lanegate_class_stale", "1 while the class's last success is older than fresh_within, else 0.", "class")
 )
 
@@ -163,7 +164,7 @@ var (
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descLaneInFlight, descLaneWidth, descLaneQueued, descLaneOldest, descLaneAvailable, descLaneCommitted,
-		descOldestRunning, descWithoutBeat, descClassInFlight, descClassOverdue, descResourceUse, descResourceCap, descLastSuccess, descFailures, descProofAge, descStale,
+		descOldestRunning, descWithoutBeat, descClassInFlight, descClassOverdue, descResourceUse, descResourceCap, descLastSuccess, descFailures, descProofAge, descStale, descExpectedLate,
 	} {
 		ch <- d
 	}
@@ -241,6 +242,7 @@ func (c *stateCollector) collectClasses(ch chan<- prometheus.Metric, in admissio
 	}
 	overdue := c.s.watch.overdueRuns()
 	failures, proofs := c.s.standings.found()
+	late := c.s.oracle.lateClasses()
 	for _, k := range in.Classes {
 		emit(ch, descClassInFlight, float64(inFlight[k.ID]), k.ID)
 		emit(ch, descClassOverdue, float64(overdue[k.ID]), k.ID)
@@ -253,6 +255,9 @@ func (c *stateCollector) collectClasses(ch chan<- prometheus.Metric, in admissio
 		at, ok := success[k.ID]
 		if ok {
 			emit(ch, descLastSuccess, float64(at.UnixMilli())/1000, k.ID)
+		}
+		if l, known := late[k.ID]; known && k.FreshWithin > 0 {
+			emit(ch, descExpectedLate, boolValue(l), k.ID)
 		}
 		if k.FreshWithin > 0 {
 			since := k.CreatedAt

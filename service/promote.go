@@ -53,6 +53,9 @@ func (s *Service) Promote(ctx context.Context, classes []string, o PromoteOption
 		p = Promotion{}
 		return promote(tx, cfg, classes, o, &p)
 	})
+	if err == nil && p.Changed {
+		p.Consequences.Warnings = append(p.Consequences.Warnings, s.orderWarnings(ctx, classes)...)
+	}
 	if o.Report != nil {
 		*o.Report = p.Consequences
 	}

@@ -59,6 +59,8 @@ type Service struct {
 	// standings remembers what the standing of classes was warned of.
 	standings *standingWatcher
 	trials    *trials
+	memo      *memo
+	oracle    *oracle
 	nudges    chan struct{}                      // holds one token; see Nudges
 	target    atomic.Pointer[lanegate.ClassSpec] // Options.DefaultTarget, until SetDefaultTarget
 }
@@ -103,6 +105,7 @@ func New(o Options) *Service {
 		metrics: o.Metrics, opts: o, hub: newHub(), watch: newWatcher(), standings: newStandingWatcher(), trials: newTrials(), nudges: make(chan struct{}, 1),
 	}
 	s.lines = newLinesCache(o.Store)
+	s.memo, s.oracle = newMemo(), newOracle()
 	s.target.Store(o.DefaultTarget)
 	return s
 }

@@ -149,6 +149,9 @@ func mendSchemas(schemas openapi3.Schemas) {
 	set("jobResponse", "result", anyJSON)
 	set("laneRequest", "width", width)
 	set("laneResponse", "width_setting", width)
+	if expected := schemas["expectedResponse"]; expected != nil {
+		expected.Value.Nullable = true // nobody can say
+	}
 	if problem := schemas["problem"]; problem != nil {
 		// RFC 9457: clients ignore members that they do not know.
 		open := true
