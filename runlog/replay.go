@@ -301,3 +301,26 @@ func jobID(job int32) string {
 }
 
 func jobOf(id string) int32 { return int32(binary.BigEndian.Uint32([]byte(id))) }
+
+// Replay plays a log under the lanes, classes and resources of a gateway, and
+// returns when each run would have started, in microseconds since the Unix epoch,
+// parallel to log.Runs, which it sorts. A class of the log that is not among
+// classes is in serial. It is an error when a class needs more units than there are.
+func Replay(ctx context.Context, log *Log, lanes []lanegate.Lane, classes []lanegate.Class, resources []lanegate.Resource) ([]int64, error) {
+	log.sort()
+	opts := Options{Resources: resources, Present: &Present{Lanes: lanes, Classes: classes}, Units: map[string]lanegate.Units{}}
+	for _, c := range classes {
+		if _, ok := log.index[c.ID]; ok && c.Units != nil {
+			opts.Units[c.ID] = c.Units
+		}
+	}
+	if err := opts.check(log); err != nil {
+		return nil, err
+	}
+	a := &analysis{log: log, opts: opts}
+	out, err := simulate(ctx, log.Runs, a.present())
+	if err != nil {
+		return nil, err
+	}
+	return out.starts, nil
+}
