@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"time"
 
 	"github.com/lanegate/lanegate"
 )
@@ -33,4 +34,21 @@ func DemoteVoided(tx ConfigTx, v lanegate.Verification) error { return demoteVoi
 // ChangeForEvidence is a change that no person makes.
 func (s *Service) ChangeForEvidence(ctx context.Context, fn func(tx ConfigTx) error) error {
 	return s.change(ctx, evidenceChange("test"), func(tx ConfigTx, _ Config) error { return fn(tx) })
+}
+
+// ForeseeNow is Foresee without its pace, as if somebody looked.
+func (s *Service) ForeseeNow(ctx context.Context) error {
+	s.oracle.running.Lock()
+	s.oracle.next, s.oracle.quiet = time.Time{}, time.Time{}
+	clear(s.oracle.histories)
+	s.oracle.running.Unlock()
+	s.lines.forget()
+	s.oracle.look()
+	return s.Foresee(ctx)
+}
+
+func (c *linesCache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = time.Time{}
 }

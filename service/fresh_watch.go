@@ -32,10 +32,6 @@ func (s *Service) watchFreshness(ctx context.Context, f *foresight) error {
 		if !s.oracle.announce(e) {
 			continue
 		}
-		message := "class is expected to be late"
-		if e.late {
-			message = "class is late"
-		}
 		var way []string
 		for _, w := range fr.InTheWay {
 			way = append(way, w.Class)
@@ -44,7 +40,12 @@ func (s *Service) watchFreshness(ctx context.Context, f *foresight) error {
 		for _, h := range fr.Help {
 			help = append(help, h.Action)
 		}
-		s.log.WarnContext(ctx, message, "class", fr.Class, "lane", fr.Lane, "due_by", fr.DueBy, "in_the_way", way, "help", help, "text", fr.Sentence)
+		log := s.log.With("class", fr.Class, "lane", fr.Lane, "due_by", fr.DueBy, "in_the_way", way, "help", help, "text", fr.Sentence)
+		if e.late {
+			log.WarnContext(ctx, "class is late")
+		} else {
+			log.WarnContext(ctx, "class is expected to be late")
+		}
 	}
 	s.oracle.settle(late, now)
 	return nil

@@ -47,9 +47,11 @@ func newMemo() *memo {
 
 // close ends what is being computed and waits for it.
 func (m *memo) close() {
-	m.stop()
-	m.mu.Lock() // whoever has passed the look at ctx is counted now
-	m.mu.Unlock()
+	func() {
+		m.mu.Lock() // whoever has passed the look at ctx is counted by then
+		defer m.mu.Unlock()
+		m.stop()
+	}()
 	m.wg.Wait()
 }
 
