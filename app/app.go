@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lanegate/lanegate/queue"
 	"github.com/lanegate/lanegate/service"
 	"github.com/lanegate/lanegate/store"
 	"github.com/lanegate/lanegate/worker"
@@ -37,13 +37,17 @@ type App struct {
 
 	store    *store.Store
 	svc      *service.Service
+	bell     *bell
 	metrics  *service.Metrics
+	registry *prometheus.Registry
 	runners  runners
 	probes   probes
 	worker   *worker.Worker
 	listener net.Listener
 	server   *http.Server
 	health   *health
+	// superseded: another set of classes has replaced this process's file.
+	superseded atomic.Bool
 
 	reloading sync.Mutex    // one Reload at a time
 	stopping  chan struct{} // closed when a stop begins
@@ -63,7 +67,7 @@ func New(ctx context.Context, cfg Config, o Options) (_ *App, err error) {
 	if o.Out == nil {
 		o.Out = io.Discard
 	}
-	a := &App{opts: o, log: o.Log, stopping: make(chan struct{}), leaving: make(chan struct{}), hurry: make(chan struct{})}
+	a := &App{opts: o, log: o.Log, bell: newBell(), registry: prometheus.NewRegistry(), stopping: make(chan struct{}), leaving: make(chan struct{}), hurry: make(chan struct{})}
 	a.closers.log = o.Log
 	a.probes.log = o.Log
 	a.cfg.Store(&cfg)
@@ -79,7 +83,11 @@ func New(ctx context.Context, cfg Config, o Options) (_ *App, err error) {
 		return nil, err
 	}
 	a.buildService(cfg)
-	if err := a.sync(ctx, cfg); err != nil {
+	// A SQLite file is nobody else's, so what the file says is the newest word.
+	if err := a.sync(ctx, cfg, !cfg.Postgres()); err != nil {
+		return nil, err
+	}
+	if err := a.openBell(ctx, cfg); err != nil {
 		return nil, err
 	}
 	if err := a.probes.replace(cfg.Resources); err != nil {
@@ -106,10 +114,13 @@ func (a *App) StopNow() {
 }
 
 func (a *App) openStore(ctx context.Context, cfg Config) error {
-	a.log.DebugContext(ctx, "opening the database", "path", cfg.Database, "start_wait", cfg.StartWait.String())
+	a.log.DebugContext(ctx, "opening the database", "database", cfg.ShownDatabase(), "start_wait", cfg.StartWait.String())
 	s, err := openStore(ctx, cfg, a.log)
+	if err != nil && !cfg.Postgres() {
+		err = withHolderRuns(err, cfg.Database)
+	}
 	if err != nil {
-		return withHolderRuns(err, cfg.Database)
+		return err
 	}
 	a.store = s
 	a.closers.push("database", s.Close)
@@ -117,7 +128,11 @@ func (a *App) openStore(ctx context.Context, cfg Config) error {
 }
 
 func openStore(ctx context.Context, cfg Config, log *slog.Logger) (*store.Store, error) {
-	return store.Open(ctx, store.Options{Path: cfg.Database, LockWait: cfg.StartWait, StarveAfter: cfg.StarveAfter, Logger: log})
+	sqs := cfg.Doorbell == DoorbellSQS
+	return store.Open(ctx, store.Options{
+		Path: cfg.Database, LockWait: cfg.StartWait, StarveAfter: cfg.StarveAfter, Logger: log,
+		MaxConns: cfg.Conns, Bells: sqs, QueuedLanes: sqs,
+	})
 }
 
 // Migrate brings the tables up to date and closes the database again.
@@ -132,7 +147,7 @@ func Migrate(ctx context.Context, cfg Config, log *slog.Logger) error {
 func (a *App) buildService(cfg Config) {
 	a.metrics = service.NewMetrics()
 	a.svc = service.New(service.Options{
-		Store: a.store, Doorbell: queue.NewLocal(), Commands: a.runners.catalogue, Log: a.log, Metrics: a.metrics,
+		Store: a.store, Doorbell: a.bell, Commands: a.runners.catalogue, Log: a.log, Metrics: a.metrics,
 		ConfigFile: cfg.File, DefaultTarget: cfg.DefaultTarget,
 		MaxPayload: cfg.Limits.Payload, MaxDepth: cfg.Limits.Depth,
 		KeepJobs: cfg.Retention.Jobs, KeepRunLog: cfg.Retention.RunLog, Lease: cfg.Lease,
@@ -151,17 +166,25 @@ func (a *App) buildWorker(cfg Config) {
 		Commands: a.runners.catalogue.Digests, Exec: a.runners.exec, HTTP: a.runners.http,
 		Probes: a.probes.all,
 		Lease:  cfg.Lease, Beat: cfg.Beat, KillGrace: cfg.KillGrace, Drain: cfg.Drain,
-		Exclusive: true, // one process per SQLite file
+		Exclusive: !cfg.Postgres(), // one process per SQLite file
 	})
 }
 
-// sync brings the database in line with the file. Nobody else shares a SQLite
-// file, so what the file says is always the newest word.
-func (a *App) sync(ctx context.Context, cfg Config) error {
+// sync brings the database in line with the file. Without force a set that
+// another one has replaced is left alone: a replica that starts again with an
+// older file must not undo a newer one. The set's hash covers the definitions of
+// the commands, too, as those of two replicas may differ for a while.
+func (a *App) sync(ctx context.Context, cfg Config, force bool) error {
 	fc := cfg.FileConfig()
-	fc.Force = true
-	if _, err := a.svc.SyncFile(ctx, fc); err != nil {
+	fc.Force = force
+	fc.Hash = hashWith(fc.Hash, a.runners.catalogue.Digests())
+	applied, err := a.svc.SyncFile(ctx, fc)
+	if err != nil {
 		return cfg.explain(err)
+	}
+	a.superseded.Store(!applied)
+	if !applied {
+		return a.svc.FillCommands(ctx)
 	}
 	return a.svc.SyncCommands(ctx)
 }

@@ -20,8 +20,10 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/app"
+	"github.com/lanegate/lanegate/queue/sqstest"
 	"github.com/lanegate/lanegate/service"
 	"github.com/lanegate/lanegate/store"
+	"github.com/lanegate/lanegate/store/pgtest"
 	"github.com/lanegate/lanegate/worker/runner"
 )
 
@@ -30,7 +32,8 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "guard" {
 		os.Exit(runner.GuardMain())
 	}
-	os.Exit(m.Run())
+	sqstest.Isolate()
+	os.Exit(pgtest.Run(m))
 }
 
 // syncBuffer is a bytes.Buffer for several goroutines.

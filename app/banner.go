@@ -29,7 +29,7 @@ func (a *App) banner(ctx context.Context, w io.Writer) error {
 	base := "http://" + a.Addr()
 	fmt.Fprintf(&b, "lanegate %s\n", a.opts.Version)
 	fmt.Fprintf(&b, "  listens on  %s   API docs: %s/docs\n", base, base)
-	fmt.Fprintf(&b, "  data        %s (SQLite)\n", c.Database)
+	fmt.Fprintf(&b, "  data        %s\n", dataLine(c))
 	if c.File != "" {
 		fmt.Fprintf(&b, "  config      %s\n", c.File)
 	} else {
@@ -45,6 +45,18 @@ func (a *App) banner(ctx context.Context, w io.Writer) error {
 	}
 	_, err = io.WriteString(w, b.String())
 	return err
+}
+
+func dataLine(c *Config) string {
+	line := c.ShownDatabase()
+	if !c.Postgres() {
+		line += " (SQLite)"
+	}
+	line += "   doorbell: " + c.Doorbell
+	if c.NoWorkers {
+		line += "   no workers: this process runs no jobs"
+	}
+	return line
 }
 
 func authLine(c *Config) string {

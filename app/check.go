@@ -31,6 +31,7 @@ const (
 // check finds what single values can't show: faults between values, and names
 // that lead nowhere.
 func (c *Config) check(f *faults) {
+	c.checkDoorbell(f)
 	c.checkTimes(f)
 	c.checkTokens(f)
 	c.checkResources(f)
@@ -82,15 +83,17 @@ func (c *Config) checkStop(f *faults) {
 		return
 	}
 	if sum := c.StopLimit(); sum > c.StopWithin {
-		f.add(c.from("stop_within"), "stop_within", "%s is less than a stop may take: %s for requests + drain %s (from %s) + kill_grace %s (from %s) + %s to close = %s",
+		f.add(c.from("stop_within"), "stop_within", "%s is less than a stop may take: %s for requests + drain %s (from %s) + kill_grace %s (from %s) + %s for the doorbell + %s to close = %s",
 			lanegate.FormatDuration(c.StopWithin), lanegate.FormatDuration(httpDrain), lanegate.FormatDuration(c.Drain), c.from("drain"),
-			lanegate.FormatDuration(c.KillGrace), c.from("kill_grace"), lanegate.FormatDuration(closeTime), lanegate.FormatDuration(sum))
+			lanegate.FormatDuration(c.KillGrace), c.from("kill_grace"), lanegate.FormatDuration(c.bellStop()), lanegate.FormatDuration(closeTime), lanegate.FormatDuration(sum))
 	}
 }
 
 // StopLimit is how long a stop may take at most; meaningless with a drain
 // without limit.
-func (c *Config) StopLimit() time.Duration { return httpDrain + c.Drain + c.KillGrace + closeTime }
+func (c *Config) StopLimit() time.Duration {
+	return httpDrain + c.Drain + c.KillGrace + c.bellStop() + closeTime
+}
 
 var sha256Hex = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
 
@@ -203,7 +206,13 @@ func (c *Config) checkLanes(f *faults) {
 			c.warn("serve_lanes names lane %q, which this file does not declare: it serves it once somebody creates it", name)
 		}
 	}
-	if len(c.ServeLanes) > 0 && !slices.Contains(c.ServeLanes, lanegate.LaneSerial) {
+	switch {
+	case c.NoWorkers && len(c.ServeLanes) > 0:
+		f.add(c.from("serve_lanes"), "serve_lanes", "names lanes to run jobs of, and no_workers (from %s) says to run none", c.from("no_workers"))
+	case c.Postgres(): // other processes may do what this one leaves out
+	case c.NoWorkers:
+		c.warn("no_workers: with SQLite no other process runs jobs, so all of them wait for ever")
+	case len(c.ServeLanes) > 0 && !slices.Contains(c.ServeLanes, lanegate.LaneSerial):
 		c.warn("serve_lanes leaves out serial: with SQLite no other process runs its jobs, so every class that was not promoted waits for ever")
 	}
 }
@@ -292,6 +301,16 @@ func hashOf(fc service.FileConfig) string {
 		Lanes     []lanegate.Lane
 		Classes   map[string]any
 	}{fc.Resources, fc.Lanes, classes})
+	if err != nil {
+		panic("app: hash of plain data: " + err.Error())
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
+}
+
+// hashWith is a set's hash together with the digests of the commands.
+func hashWith(hash string, digests map[string]string) string {
+	text, err := json.Marshal([]any{hash, digests})
 	if err != nil {
 		panic("app: hash of plain data: " + err.Error())
 	}

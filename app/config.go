@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/store"
 	"github.com/lanegate/lanegate/worker/runner"
 )
 
@@ -26,8 +27,14 @@ type Config struct {
 	// File is the absolute path of the config file, "" when there is none.
 	File     string
 	Listen   string
-	Database string // absolute path
+	Database string // absolute path of a SQLite file, or a PostgreSQL URL; see ShownDatabase
 	WorkDir  string // absolute path
+
+	// Conns bounds the connections to PostgreSQL.
+	Conns int
+	// Doorbell is one of DoorbellLocal, DoorbellPostgres and DoorbellSQS.
+	Doorbell string
+	SQS      SQS
 
 	Tokens        []Token
 	Resources     map[string]Resource
@@ -38,6 +45,7 @@ type Config struct {
 
 	Slots       int
 	ServeLanes  []string // nil: all
+	NoWorkers   bool     // this process runs no jobs, it serves HTTP only
 	Lease       time.Duration
 	Beat        time.Duration
 	KillGrace   time.Duration
@@ -69,6 +77,23 @@ type Config struct {
 	origins map[string]origin // setting's key → where its value came from
 	texts   map[string]string // setting's key → its value as it was written
 	doc     *document         // for the lines of faults found later; nil without a file
+}
+
+// The doorbells.
+const (
+	DoorbellLocal    = "local"    // wakes the worker of this process only
+	DoorbellPostgres = "postgres" // LISTEN and NOTIFY
+	DoorbellSQS      = "sqs"      // one queue per lane
+)
+
+// SQS says how the doorbell sqs reaches its queues.
+type SQS struct {
+	Prefix     string
+	Region     string // "": where every AWS program finds it
+	Endpoint   string // "": the region's
+	AllowHTTP  bool
+	Wait       time.Duration
+	Visibility time.Duration
 }
 
 // Token is a client's credential; only the digest of its secret is known here.
@@ -159,17 +184,38 @@ func Load(s Sources) (Config, error) {
 	if err := f.err(); err != nil {
 		return Config{}, err
 	}
-	var err error
-	if c.Database, err = filepath.Abs(c.Database); err != nil {
-		return Config{}, err
-	}
-	if c.WorkDir == "" {
-		c.WorkDir = c.Database + ".work"
-	}
-	if c.WorkDir, err = filepath.Abs(c.WorkDir); err != nil {
+	if err := c.makeAbsolute(); err != nil {
 		return Config{}, err
 	}
 	return c, nil
+}
+
+// makeAbsolute completes the paths, which count from the working directory.
+func (c *Config) makeAbsolute() (err error) {
+	beside := "lanegate" // several processes may share one, each run has a directory of its own
+	if !c.Postgres() {
+		if c.Database, err = filepath.Abs(c.Database); err != nil {
+			return err
+		}
+		beside = c.Database
+	}
+	if c.WorkDir == "" {
+		c.WorkDir = beside + ".work"
+	}
+	c.WorkDir, err = filepath.Abs(c.WorkDir)
+	return err
+}
+
+// Postgres says whether the database is PostgreSQL, which takes any number of
+// processes; a SQLite file takes one.
+func (c *Config) Postgres() bool { return store.IsPostgres(c.Database) }
+
+// ShownDatabase is the database as logs and people may see it: without a password.
+func (c *Config) ShownDatabase() string {
+	if c.Postgres() {
+		return store.ShownURL(c.Database)
+	}
+	return c.Database
 }
 
 // hidden are the keys that the environment or a flag overrides: a bad value of

@@ -220,8 +220,27 @@ func TestLoadFaults(t *testing.T) {
 			`lanegate.yaml:2: trusted_proxies: "all" is not a network`,
 		}},
 		{"databases", "database: postgres://u:s3cret@h/db\n", map[string]string{"LANEGATE_DATABASE": ":memory:"}, nil, []string{
-			`lanegate.yaml:1: database: this version runs on a SQLite file only`,
+			`lanegate.yaml:1: database: the database URL names no sslmode: add ?sslmode=verify-full`,
 			`LANEGATE_DATABASE: must be a plain path`,
+		}},
+		{"other databases", "database: mysql://u:s3cret@h/db\n", map[string]string{"LANEGATE_DATABASE": "postgres://u:s3%zzcret@h/db?sslmode=require"}, nil, []string{
+			`lanegate.yaml:1: database: mysql:// is no database lanegate knows; give the path of a SQLite file or a postgres:// URL`,
+			`LANEGATE_DATABASE: the database URL can't be read`,
+		}},
+		{"doorbells", "doorbell: postgres\nsqs: {prefix: a.b, wait: 1500ms, visibility: 0s, endpoint: localhost, region: \"\", bell: 1}\n", nil, nil, []string{
+			`lanegate.yaml:1: doorbell: postgres needs a PostgreSQL database (database is from default)`,
+			`lanegate.yaml:2: sqs.prefix: the queue prefix "a.b" must be at most 17`,
+			`lanegate.yaml:2: sqs.wait: 1500ms must be whole seconds`,
+			`lanegate.yaml:2: sqs.visibility: 0s is too short: at least 1s`,
+			`lanegate.yaml:2: sqs.endpoint: "localhost" is not a URL`,
+			`lanegate.yaml:2: sqs.bell: is not a known key`,
+		}},
+		{"no workers for some lanes", "no_workers: true\nserve_lanes: [serial]\n", nil, nil, []string{
+			`lanegate.yaml:2: serve_lanes: names lanes to run jobs of, and no_workers (from lanegate.yaml:1) says to run none`,
+		}},
+		{"few connections", "database_connections: 5\n", nil, nil, []string{`lanegate.yaml:1: database_connections: "5" is not a whole number from 6`}},
+		{"a stop with an open poll", "database: postgres://h/db?sslmode=require\ndoorbell: sqs\nstop_within: 60s\n", nil, nil, []string{
+			`lanegate.yaml:3: stop_within: 1m is less than a stop may take: 6s for requests + drain 30s (from default) + kill_grace 10s (from default) + 30s for the doorbell + 5s to close = 1m21s`,
 		}},
 		{"nothing behind a key", "drain:\nclasses:\n", nil, nil, []string{`lanegate.yaml:1: drain: has no value`, `lanegate.yaml:2: classes: must be a list of keys with values (key: value), not nothing`}},
 		{"not YAML", "drain: [1\n", nil, nil, []string{`lanegate.yaml:1: is not valid YAML`}},
@@ -285,6 +304,47 @@ func TestConfigWarnings(t *testing.T) {
 	for _, want := range []string{"no directory", `did you mean "pos-sales"?`, "leaves out serial"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no warning says %q:\n%s", want, all)
+		}
+	}
+}
+
+// The doorbell follows the database; a PostgreSQL URL is no path, and is shown
+// without its password.
+func TestPostgresConfig(t *testing.T) {
+	t.Chdir(t.TempDir())
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const dsn = "postgres://u:s3cret@db.example/jobs?sslmode=verify-full"
+	load := func(flags map[string]string) app.Config {
+		t.Helper()
+		c, err := app.Load(app.Sources{Flags: flags})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := load(map[string]string{"database": dsn})
+	if c.Database != dsn || c.ShownDatabase() != "postgres://u@db.example/jobs?sslmode=verify-full" || c.Doorbell != app.DoorbellPostgres || c.WorkDir != filepath.Join(wd, "lanegate.work") || len(c.Warnings) > 0 {
+		t.Errorf("%s, doorbell %s, work in %s, warnings %q", c.ShownDatabase(), c.Doorbell, c.WorkDir, c.Warnings)
+	}
+	if c = load(nil); c.Doorbell != app.DoorbellLocal {
+		t.Errorf("on SQLite the doorbell is %s", c.Doorbell)
+	}
+	if c = load(map[string]string{"database": dsn, "doorbell": "sqs", "lanes": "long", "sqs-visibility": "5s"}); c.Doorbell != app.DoorbellSQS || c.SQS.Visibility != 5*time.Second || !slices.Equal(c.ServeLanes, []string{"long"}) {
+		t.Errorf("doorbell %s, %v, lanes %q", c.Doorbell, c.SQS, c.ServeLanes)
+	}
+	for _, tt := range []struct {
+		flags map[string]string
+		want  string
+	}{
+		{map[string]string{"database": dsn, "doorbell": "local"}, "tells no other process"},
+		{map[string]string{"database": dsn, "sqs-prefix": "x"}, "sqs.prefix (from --sqs-prefix) has no effect"},
+		{map[string]string{"no-workers": "true"}, "with SQLite no other process runs jobs"},
+	} {
+		if c = load(tt.flags); !strings.Contains(strings.Join(c.Warnings, "\n"), tt.want) {
+			t.Errorf("warnings %q, want one that says %q", c.Warnings, tt.want)
 		}
 	}
 }

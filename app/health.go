@@ -2,6 +2,9 @@ package app
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +34,7 @@ func newHealth(a *App) *health { return &health{app: a, ping: a.svc.Ping} }
 
 // parts reports each part for readiness.
 func (h *health) parts(context.Context) []api.Part {
-	parts := []api.Part{h.database(), {Name: "migrations", OK: true}, h.workerPart()}
+	parts := []api.Part{h.database(), {Name: "migrations", OK: true}, h.workerPart(), h.doorbell(), h.configFile()}
 	if h.app.isStopping() {
 		parts = append(parts, api.Part{Name: "stop", Detail: "this process is stopping and takes no new work"})
 	}
@@ -62,10 +65,36 @@ func (h *health) database() api.Part {
 // is what readiness is about.
 func (h *health) workerPart() api.Part {
 	switch {
+	case h.app.config().NoWorkers:
+		return api.Part{Name: "worker", OK: true, Detail: "none: this process only serves HTTP (no_workers)"}
 	case !h.working.Load():
 		return api.Part{Name: "worker", OK: true, Detail: "waits until the runs of an earlier process have ended"}
 	case !h.app.worker.Healthy():
 		return api.Part{Name: "worker", Detail: "has not beaten within its lease"}
 	}
 	return api.Part{Name: "worker", OK: true}
+}
+
+// doorbell is always well: jobs are accepted and run without it, only later. A
+// queue that is missing would otherwise take every replica out of service.
+func (h *health) doorbell() api.Part {
+	c := h.app.config()
+	p := api.Part{Name: "doorbell", OK: true, Detail: c.Doorbell}
+	if h.app.bell.sqs == nil {
+		return p
+	}
+	problems := h.app.bell.sqs.Problems()
+	for _, lane := range slices.Sorted(maps.Keys(problems)) {
+		p.Detail += fmt.Sprintf("; lane %s: %s", lane, problems[lane])
+	}
+	return p
+}
+
+// configFile says whether the database holds what this process's file declares.
+func (h *health) configFile() api.Part {
+	p := api.Part{Name: "config", OK: true}
+	if h.app.superseded.Load() {
+		p.Detail = "not applied: another process's file has replaced this one's classes since; SIGHUP applies it all the same"
+	}
+	return p
 }

@@ -18,8 +18,7 @@ import (
 
 // buildServer puts the API behind what concerns the process as a whole.
 func (a *App) buildServer(cfg Config) error {
-	registry, err := a.buildMetrics()
-	if err != nil {
+	if err := a.registerMetrics(); err != nil {
 		return err
 	}
 	a.health = newHealth(a)
@@ -28,13 +27,13 @@ func (a *App) buildServer(cfg Config) error {
 		tokens[i] = api.Token{Name: t.Name, Role: api.Role(t.Role), SHA256: t.SHA256, Classes: t.Classes}
 	}
 	h := api.New(api.Options{
-		Service: a.svc, Log: a.log, Registry: registry, Tokens: tokens,
+		Service: a.svc, Log: a.log, Registry: a.registry, Tokens: tokens,
 		MaxPayload: int64(cfg.Limits.Payload), MaxBatch: int64(cfg.Limits.Batch), MaxDepth: cfg.Limits.Depth,
 		Parts: a.health.parts, Version: a.opts.Version, Draining: a.isStopping,
 	})
 	h = a.endWaits(h)
 	if cfg.MetricsPublic {
-		h = publicMetrics(h, registry)
+		h = publicMetrics(h, a.registry)
 	}
 	if len(cfg.Tokens) == 0 && !cfg.InsecureNoAuth {
 		h = loopbackNames(h)
@@ -44,17 +43,16 @@ func (a *App) buildServer(cfg Config) error {
 	return nil
 }
 
-func (a *App) buildMetrics() (*prometheus.Registry, error) {
-	r := prometheus.NewRegistry()
+func (a *App) registerMetrics() error {
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newPoolCollector(a.store.Pools()),
 	} {
-		if err := r.Register(c); err != nil {
-			return nil, err
+		if err := a.registry.Register(c); err != nil {
+			return err
 		}
 	}
-	return r, a.metrics.Register(r, a.svc)
+	return a.metrics.Register(a.registry, a.svc)
 }
 
 // loopbackNames refuses requests that were sent to a name which is not this

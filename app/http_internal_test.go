@@ -130,7 +130,8 @@ func TestHealthAsksRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		var answer func(ctx context.Context) error
-		a := &App{log: slog.New(slog.DiscardHandler), stopping: make(chan struct{}), worker: &worker.Worker{}}
+		a := &App{log: slog.New(slog.DiscardHandler), stopping: make(chan struct{}), worker: &worker.Worker{}, bell: newBell()}
+		a.cfg.Store(&Config{})
 		h := &health{app: a, ping: func(ctx context.Context) error { asked++; return answer(ctx) }}
 		answer = func(context.Context) error { return nil }
 		for range 10 {

@@ -21,7 +21,7 @@ func (a *App) Reload(ctx context.Context, next Config) error {
 	if err := a.runners.catalogue.Replace(next.Commands); err != nil {
 		return next.explain(err)
 	}
-	if err := a.sync(ctx, next); err != nil {
+	if err := a.sync(ctx, next, true); err != nil {
 		if back := a.runners.catalogue.Replace(old.Commands); back != nil {
 			err = errors.Join(err, fmt.Errorf("the commands before can't be had back: %w", back))
 		}

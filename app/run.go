@@ -15,15 +15,15 @@ import (
 // Run serves until ctx ends, then stops in order: readiness says no, long polls
 // are answered, no job is accepted or started any more; running jobs get the
 // drain time while the API goes on answering everything else; the rest is stopped
-// and goes back to its place, the worker leaves; requests end, the database
-// closes. It returns nil after a stop that was asked for.
+// and goes back to its place, the worker leaves; the doorbell tells others and
+// ends, requests end, the database closes. It returns nil after a stop that was asked for.
 func (a *App) Run(ctx context.Context) error {
 	// A stop that has come already is a stop, not a failure to start.
 	if err := a.banner(context.WithoutCancel(ctx), a.opts.Out); err != nil {
 		return errors.Join(fmt.Errorf("read what the database holds: %w", err), a.closers.close())
 	}
 	c := a.config()
-	a.log.InfoContext(ctx, "started", "version", a.opts.Version, "listen", a.Addr(), "database", c.Database, "config", c.File,
+	a.log.InfoContext(ctx, "started", "version", a.opts.Version, "listen", a.Addr(), "database", c.ShownDatabase(), "config", c.File,
 		"tokens", len(c.Tokens), "classes", len(c.Classes))
 	for _, warning := range c.Warnings {
 		a.log.WarnContext(ctx, "configuration", "warning", warning)
@@ -40,6 +40,9 @@ func (a *App) Run(ctx context.Context) error {
 	})
 	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
+	ringing, stopRinging := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRinging()
+	parts.Go(func() { a.ring(ringing) })
 	parts.Go(func() {
 		<-ctx.Done()
 		a.beginStop(context.WithoutCancel(ctx))
@@ -48,6 +51,8 @@ func (a *App) Run(ctx context.Context) error {
 	parts.Go(func() {
 		a.work(working)
 		<-working.Done()
+		a.ringLast(context.WithoutCancel(ctx))
+		stopRinging()
 		a.stopServing(context.WithoutCancel(ctx))
 	})
 	parts.Wait()
@@ -66,6 +71,9 @@ func (a *App) Run(ctx context.Context) error {
 func (a *App) beginStop(ctx context.Context) {
 	a.log.InfoContext(ctx, "stopping", "running", a.worker.Running(), "drain", worker.DrainText(a.config().Drain))
 	close(a.stopping)
+	if a.bell.sqs != nil {
+		a.bell.sqs.StopReceiving()
+	}
 }
 
 // isStopping says whether a stop has begun.
@@ -111,6 +119,10 @@ func (a *App) work(ctx context.Context) {
 		}
 	})
 	defer verifying.Wait()
+	if a.config().NoWorkers {
+		a.worker.Watch(ctx)
+		return
+	}
 	if err := a.worker.Run(ctx); err != nil {
 		a.log.ErrorContext(ctx, "the worker ended badly; the next start finds what it left", "err", err)
 	}
@@ -121,8 +133,13 @@ func (a *App) work(ctx context.Context) {
 //
 // On SQLite this is the only process, so every worker row is of an earlier one.
 // The runs lock, held by each of their guards and runs, tells when the last is
-// gone; no run of ours can start while it is held here.
+// gone; no run of ours can start while it is held here. On PostgreSQL nothing is
+// known of other processes at a start: they are declared dead by observation only.
 func (a *App) takeOver(ctx context.Context) bool {
+	if a.config().Postgres() {
+		a.cleanStale(ctx)
+		return true
+	}
 	began := time.Now()
 	slow := time.AfterFunc(2*time.Second, func() {
 		a.log.WarnContext(ctx, "waiting for the runs of an earlier process to end; jobs are accepted meanwhile", "lock", a.store.RunsLockPath())
@@ -152,9 +169,7 @@ func (a *App) reapEarlier(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if err := runner.CleanStale(a.runners.workDir); err != nil {
-		a.log.WarnContext(ctx, "payload files of earlier runs were not removed", "err", err)
-	}
+	a.cleanStale(ctx)
 	workers, err := a.svc.LiveWorkers(ctx)
 	if err != nil {
 		return err
@@ -165,4 +180,11 @@ func (a *App) reapEarlier(ctx context.Context) error {
 		}
 	}
 	return a.svc.ReapOrphans(ctx)
+}
+
+// cleanStale removes the payload files of runs that have ended.
+func (a *App) cleanStale(ctx context.Context) {
+	if err := runner.CleanStale(a.runners.workDir); err != nil {
+		a.log.WarnContext(ctx, "payload files of earlier runs were not removed", "err", err)
+	}
 }

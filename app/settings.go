@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/queue"
+	"github.com/lanegate/lanegate/store"
 	"github.com/lanegate/lanegate/worker"
 )
 
@@ -26,12 +29,18 @@ type Setting struct {
 	Help    string
 	// Bool: true or false; as a flag it needs no value.
 	Bool   bool
+	flag   string // where it isn't made from the key
 	set    func(c *Config, text string) error
 	isList bool
 }
 
 // Flag is the setting's flag without its dashes: "limits-payload".
-func (s Setting) Flag() string { return strings.NewReplacer(".", "-", "_", "-").Replace(s.Key) }
+func (s Setting) Flag() string {
+	if s.flag != "" {
+		return s.flag
+	}
+	return strings.NewReplacer(".", "-", "_", "-").Replace(s.Key)
+}
 
 // Env is the setting's variable: "LANEGATE_LIMITS_PAYLOAD".
 func (s Setting) Env() string {
@@ -46,9 +55,12 @@ var settings = []Setting{
 		c.Listen = s
 		return checkListen(s)
 	}},
-	{Key: "database", Default: "lanegate.db", Help: "SQLite file.", set: func(c *Config, s string) error {
+	{Key: "database", Default: "lanegate.db", Help: "SQLite file, for one process, or postgres://user@host/database?sslmode=verify-full, for any number of them.", set: func(c *Config, s string) error {
 		c.Database = s
 		return checkDatabase(s)
+	}},
+	{Key: "database_connections", Default: "16", Help: "Most connections of this process to PostgreSQL; two of them are kept for beats, a run holds none.", set: func(c *Config, s string) error {
+		return intoInt(&c.Conns, s, 6, 1000)
 	}},
 	{Key: "work_dir", Help: "Directory for the runs' payload files, of this user alone; beside the database when left out.", set: func(c *Config, s string) error {
 		c.WorkDir = s
@@ -57,8 +69,37 @@ var settings = []Setting{
 	{Key: "slots", Default: strconv.Itoa(worker.DefaultSlots), Help: "How many jobs outside serial this process runs at once at most.", set: func(c *Config, s string) error {
 		return intoInt(&c.Slots, s, 1, 10_000)
 	}},
-	{Key: "serve_lanes", isList: true, Help: "Lanes whose jobs this process runs, separated by commas; all when left out.", set: func(c *Config, s string) error {
+	{Key: "serve_lanes", flag: "lanes", isList: true, Help: "Lanes whose jobs this process runs, separated by commas; all when left out.", set: func(c *Config, s string) error {
 		return intoNames(&c.ServeLanes, s)
+	}},
+	{Key: "no_workers", Bool: true, Default: "false", Help: "Run no jobs here, serve HTTP only.", set: func(c *Config, s string) (err error) {
+		c.NoWorkers, err = parseBool(s)
+		return err
+	}},
+	{Key: "doorbell", Help: "What tells the workers of other processes that a lane has work: postgres (LISTEN/NOTIFY; the default with PostgreSQL), sqs, or local (tells nobody; the default with SQLite).", set: func(c *Config, s string) error {
+		return intoOneOf(&c.Doorbell, s, DoorbellLocal, DoorbellPostgres, DoorbellSQS)
+	}},
+	{Key: "sqs.prefix", Default: queue.DefaultPrefix, Help: "Prefix of the queue of a lane that names none.", set: func(c *Config, s string) error {
+		c.SQS.Prefix = s
+		return queue.CheckPrefix(s)
+	}},
+	{Key: "sqs.region", Help: "AWS region; where every AWS program finds it when left out.", set: func(c *Config, s string) error {
+		c.SQS.Region = s
+		return nil
+	}},
+	{Key: "sqs.endpoint", Help: "URL of an SQS endpoint instead of the region's.", set: func(c *Config, s string) error {
+		c.SQS.Endpoint = s
+		return checkEndpoint(s)
+	}},
+	{Key: "sqs.allow_http", Bool: true, Default: "false", Help: "Allow an SQS endpoint without TLS, for a test server.", set: func(c *Config, s string) (err error) {
+		c.SQS.AllowHTTP, err = parseBool(s)
+		return err
+	}},
+	{Key: "sqs.wait", Default: "20s", Help: "How long one call waits for messages, whole seconds; a stop may take as long.", set: func(c *Config, s string) error {
+		return intoSeconds(&c.SQS.Wait, s, time.Second, 20*time.Second)
+	}},
+	{Key: "sqs.visibility", Default: "60s", Help: "How long a received bell is kept from others until admission has looked, whole seconds.", set: func(c *Config, s string) error {
+		return intoSeconds(&c.SQS.Visibility, s, time.Second, time.Hour)
 	}},
 	{Key: "lease", Default: "60s", Help: "A worker whose beat stands still this long is dead. At least beat × 3 + kill_grace + 5s.", set: func(c *Config, s string) error {
 		return intoDuration(&c.Lease, s, time.Second, 24*time.Hour)
@@ -137,16 +178,25 @@ func checkListen(s string) error {
 }
 
 func checkDatabase(s string) error {
+	if store.IsPostgres(s) {
+		return store.CheckURL(s)
+	}
 	scheme, _, ok := strings.Cut(s, "://")
 	switch { // the URL is not repeated: it may hold a password
-	case ok && (scheme == "postgres" || scheme == "postgresql"):
-		return errors.New("this version runs on a SQLite file only; give the path of one")
 	case ok:
-		return fmt.Errorf("%s:// is no database lanegate knows; give the path of a SQLite file", scheme)
+		return fmt.Errorf("%s:// is no database lanegate knows; give the path of a SQLite file or a postgres:// URL", scheme)
 	case s == ":memory:" || strings.HasPrefix(s, "file:"):
 		return errors.New("must be a plain path of a file: accepted jobs have to survive a restart")
 	case strings.ContainsRune(s, 0):
 		return errors.New("must not contain a NUL character")
+	}
+	return nil
+}
+
+func checkEndpoint(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("%q is not a URL: write it like https://sqs.eu-west-1.amazonaws.com", s)
 	}
 	return nil
 }
@@ -169,6 +219,19 @@ func intoDuration(target *time.Duration, s string, least, most time.Duration) er
 		return fmt.Errorf("%s is too short: at least %s", s, lanegate.FormatDuration(least))
 	case d > most:
 		return fmt.Errorf("%s is too long: at most %s", s, lanegate.FormatDuration(most))
+	}
+	*target = d
+	return nil
+}
+
+// intoSeconds is intoDuration for what SQS takes in seconds.
+func intoSeconds(target *time.Duration, s string, least, most time.Duration) error {
+	d := *target
+	if err := intoDuration(&d, s, least, most); err != nil {
+		return err
+	}
+	if d%time.Second != 0 {
+		return fmt.Errorf("%s must be whole seconds", s)
 	}
 	*target = d
 	return nil

@@ -98,8 +98,8 @@ func OpenAdmin(ctx context.Context, o AdminOptions) (*Admin, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	if !validPrefix(o.Prefix) {
-		return nil, badPrefix(o.Prefix)
+	if err := CheckPrefix(o.Prefix); err != nil {
+		return nil, err
 	}
 	client, endpoint, err := o.client(ctx)
 	if err != nil {

@@ -90,9 +90,10 @@ func (o *SQSOptions) setDefaults() error {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
+	if err := CheckPrefix(o.Prefix); err != nil {
+		return err
+	}
 	switch {
-	case !validPrefix(o.Prefix):
-		return badPrefix(o.Prefix)
 	case o.Wait < time.Second || o.Wait > 20*time.Second || o.Wait%time.Second != 0:
 		return errors.New("the wait for SQS messages must be whole seconds from 1s to 20s")
 	case o.Visibility < time.Second || o.Visibility > time.Hour || o.Visibility%time.Second != 0:
@@ -115,6 +116,9 @@ type SQS struct {
 	m        *metrics
 	faults   *faultLog
 	endpoint string
+
+	receiving     context.Context // ends with StopReceiving
+	stopReceiving context.CancelFunc
 
 	rings atomic.Int64  // since the relay's last look
 	relay chan struct{} // holds one token: the relay must look
@@ -146,6 +150,7 @@ func OpenSQS(ctx context.Context, o SQSOptions) (*SQS, error) {
 		Local: NewLocal(), o: o, calls: &caller{client, m}, m: m, faults: newFaultLog(o.Log), endpoint: endpoint,
 		relay: make(chan struct{}, 1), queues: map[string]*laneQueue{},
 	}
+	s.receiving, s.stopReceiving = context.WithCancel(context.WithoutCancel(ctx))
 	lanes, err := o.Lanes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list the lanes: %w", err)
@@ -180,6 +185,11 @@ func (s *SQS) Run(ctx context.Context) {
 	loops.Go(func() { s.sweepLoop(ctx) })
 	loops.Wait()
 }
+
+// StopReceiving begins a stop: no more messages are asked for, and what a poll
+// that is open still brings goes back to its queue at once, for others. Bells are
+// sent as ever, until Run's context ends. It may be called more than once.
+func (s *SQS) StopReceiving() { s.stopReceiving() }
 
 // Close lets go of the connections. It is called after Run has returned.
 func (s *SQS) Close() error {

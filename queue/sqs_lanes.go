@@ -22,10 +22,12 @@ const lanesEvery = 30 * time.Second
 
 var prefixForm = regexp.MustCompile(`^[A-Za-z0-9_-]*$`)
 
-func validPrefix(p string) bool { return len(p) <= maxPrefix && prefixForm.MatchString(p) }
-
-func badPrefix(p string) error {
-	return fmt.Errorf("the queue prefix %q must be at most %d letters, digits, - and _", p, maxPrefix)
+// CheckPrefix says whether SQS takes queue names that begin so.
+func CheckPrefix(p string) error {
+	if len(p) > maxPrefix || !prefixForm.MatchString(p) {
+		return fmt.Errorf("the queue prefix %q must be at most %d letters, digits, - and _", p, maxPrefix)
+	}
+	return nil
 }
 
 // NameFor is the queue of a lane: its own setting, a name or a URL, else prefix
@@ -170,7 +172,13 @@ func (s *SQS) startLane(ctx context.Context, loops *sync.WaitGroup, q *laneQueue
 	ctx, q.stop = context.WithCancel(ctx)
 	loops.Go(func() { s.keepLoop(ctx, q) })
 	if s.serves(q.lane) {
-		loops.Go(func() { s.receiveLoop(ctx, q) })
+		receiving, stop := context.WithCancel(ctx)
+		unhook := context.AfterFunc(s.receiving, stop)
+		loops.Go(func() {
+			defer stop()
+			defer unhook()
+			s.receiveLoop(receiving, q)
+		})
 	}
 }
 

@@ -297,6 +297,33 @@ func TestSQSStopGivesBack(t *testing.T) {
 	}
 }
 
+// A stop begins with receiving: what an open poll still brings goes back at once,
+// while the bells of runs that end during the drain are sent as ever.
+func TestSQSStopReceiving(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, sqstest.Shared(t))
+	o := b.options()
+	o.Visibility = 30 * time.Second
+	s, stop := b.open(o)
+	eventually(t, "it polls", func() bool { return b.proxy.Count("ReceiveMessage") > 0 })
+	s.StopReceiving()
+	s.StopReceiving()
+	<-time.After(2 * o.Wait) // polls that were open have ended
+	open := b.proxy.Count("ReceiveMessage")
+	<-time.After(2 * o.Wait)
+	if n := b.proxy.Count("ReceiveMessage"); n > open {
+		t.Errorf("%d polls began after receiving had been stopped", n-open)
+	}
+	b.bells.submit("parallel")
+	s.Ring("parallel")
+	eventually(t, "the bell is sent during the drain", func() bool { return b.held("parallel") == 1 })
+	began := time.Now()
+	stop()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the rest of the stop took %v: no poll was open any more", took)
+	}
+}
+
 // The start-up line names endpoint, region and every lane's queue.
 func TestSQSSaysWhereItRings(t *testing.T) {
 	t.Parallel()

@@ -59,7 +59,7 @@ func (s *Service) SyncFile(ctx context.Context, f FileConfig) (applied bool, err
 		return false, err
 	}
 	if !applied {
-		s.log.WarnContext(ctx, "config file not applied: another set of classes has replaced it since", "hash", f.Hash)
+		s.log.WarnContext(ctx, "config file not applied: another set of classes has replaced it since; a reload (SIGHUP) applies it all the same", "hash", f.Hash)
 	}
 	return applied, nil
 }
@@ -162,9 +162,22 @@ func leftFile(subject string, o ChangeOptions) HistoryEvent {
 // classes were saved with. A changed definition changes the fingerprint and so
 // demotes a promoted class, loudly.
 func (s *Service) SyncCommands(ctx context.Context) error {
+	return s.syncCommands(ctx, func(lanegate.Class) bool { return true })
+}
+
+// FillCommands is SyncCommands for the classes whose command nobody knew when they
+// were saved; what others know stays. It is for a process whose file was superseded.
+func (s *Service) FillCommands(ctx context.Context) error {
+	return s.syncCommands(ctx, func(c lanegate.Class) bool { return c.CommandDigest == "" })
+}
+
+func (s *Service) syncCommands(ctx context.Context, which func(lanegate.Class) bool) error {
 	o := ChangeOptions{Actor: ActorFile, Reason: "command definition in " + s.configFile(), unattended: true}
 	return s.change(ctx, o, func(tx ConfigTx, cfg Config) error {
 		for _, old := range cfg.Classes {
+			if !which(old) {
+				continue
+			}
 			c := old
 			c.CommandDigest = s.commandDigest(c.ClassSpec, old.CommandDigest)
 			if c.CommandDigest == old.CommandDigest {

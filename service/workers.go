@@ -151,6 +151,15 @@ func (s *Service) ended(ctx context.Context, e Ended) {
 // Rings wakes the worker of this process; see Doorbell.
 func (s *Service) Rings() <-chan struct{} { return s.bell.Rings() }
 
+// Asking is AckDoorbell's, for a doorbell without messages too: a worker calls it
+// before each pass of admission and what it returns after.
+func (s *Service) Asking() (done func(Pass)) {
+	if ack, ok := s.bell.(AckDoorbell); ok {
+		return ack.Asking()
+	}
+	return func(Pass) {}
+}
+
 // Nudges asks the worker of this process to beat now, because a cancel waits for
 // it in the beat's answer.
 func (s *Service) Nudges() <-chan struct{} { return s.nudges }

@@ -19,7 +19,7 @@ import (
 // and makes no file. A SQLite file that does not exist has none.
 func ReadLanes(ctx context.Context, path string) (lanes []lanegate.Lane, err error) {
 	var db *sqlx.DB
-	if isPostgres(path) {
+	if IsPostgres(path) {
 		cfg, err := postgresConfig(path)
 		if err != nil {
 			return nil, err

@@ -122,9 +122,7 @@ func TestPostgresMigratesOnceForManyProcesses(t *testing.T) {
 func TestPostgresURL(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]pq.SSLMode{
-		"postgres://u@localhost/db":                                  pq.SSLModeDisable,
-		"postgres://u@127.0.0.1:5433/db":                             pq.SSLModeDisable,
-		"postgresql://u@[::1]/db":                                    pq.SSLModeDisable,
+		"postgres://u@127.0.0.1:5433/db?sslmode=disable":             pq.SSLModeDisable,
 		"postgres://u@/db?host=/var/run/postgresql":                  pq.SSLModeDisable,
 		"postgres://u@localhost/db?sslmode=require":                  pq.SSLModeRequire,
 		"postgres://u@db.example/db?sslmode=verify-full":             pq.SSLModeVerifyFull,
@@ -142,6 +140,9 @@ func TestPostgresURL(t *testing.T) {
 		"postgres://u:secret@db.example/db":           "sslmode=verify-full",
 		"postgres://u:secret@10.0.0.7/db":             "sslmode=verify-full",
 		"postgres://u:secret@localhost,db.example/db": "sslmode=verify-full",
+		"postgres://u:secret@localhost/db":            "sslmode=disable on a network that you trust",
+		"postgresql://u:secret@[::1]/db":              "sslmode=verify-full",
+		"postgres://u:secret@127.0.0.1/db":            "sslmode=verify-full",
 		"postgres://u:secret@db.example:port/db":      "can't be read",
 		"postgres://u:secret@db example/%zz":          "can't be read",
 		"postgres://u:se%cret@h/db":                   "can't be read",
@@ -154,5 +155,19 @@ func TestPostgresURL(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), Options{Path: "postgres://localhost/db", MaxConns: 5, Logger: newTestLog()}); err == nil || !strings.Contains(err.Error(), "at least 6") {
 		t.Errorf("too few connections: %v", err)
+	}
+}
+
+func TestShownURL(t *testing.T) {
+	t.Parallel()
+	for dsn, want := range map[string]string{
+		"postgres://u:s3cret@db.example:5433/jobs?sslmode=require":                           "postgres://u@db.example:5433/jobs?sslmode=require",
+		"postgresql://u@/jobs?host=/run/pg&password=s3cret&sslpassword=s3cret&sslkey=s3cret": "postgresql://u@/jobs?host=/run/pg",
+		"postgres://a:s3cret@db1,db2/jobs?sslmode=verify-full":                               "postgres://a@db1,db2/jobs?sslmode=verify-full",
+		"postgres://u:s3%zzcret@h/db":                                                        "postgres://…",
+	} {
+		if got := ShownURL(dsn); got != want {
+			t.Errorf("%s is shown as %s, want %s", dsn, got, want)
+		}
 	}
 }

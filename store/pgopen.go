@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -32,11 +31,6 @@ const (
 	connectWait              = 5 * time.Second
 	defaultConns, leastConns = 16, 6
 )
-
-// isPostgres says whether a database is named by a PostgreSQL URL.
-func isPostgres(path string) bool {
-	return strings.HasPrefix(path, "postgres://") || strings.HasPrefix(path, "postgresql://")
-}
 
 func (o *Options) setPostgresDefaults() error {
 	if o.MaxConns == 0 {
@@ -86,8 +80,8 @@ func postgresConfig(dsn string) (pq.Config, error) {
 		return cfg, fmt.Errorf("the database URL can't be read: %s. Its form is postgres://user:password@host:5432/database?sslmode=verify-full, with other characters than letters and digits in user and password percent-encoded", strings.ReplaceAll(err.Error(), dsn, "…"))
 	}
 	if cfg.SSLMode == "" {
-		if !onThisMachine(cfg) {
-			return cfg, errors.New("the database URL names no sslmode and the server is not on this machine: add sslmode=verify-full (and sslrootcert=FILE for a private authority), sslmode=require to encrypt without checking who answers, or sslmode=disable on a network that you trust")
+		if !onSocket(cfg) {
+			return cfg, errors.New("the database URL names no sslmode: add ?sslmode=verify-full (and sslrootcert=FILE for a private authority), sslmode=require to encrypt without checking who answers, or sslmode=disable on a network that you trust, such as this machine's own; only a unix socket needs none")
 		}
 		cfg.SSLMode = pq.SSLModeDisable
 	}
@@ -102,28 +96,6 @@ func postgresConfig(dsn string) (pq.Config, error) {
 		cfg.ConnectTimeout = connectWait
 	}
 	return cfg, nil
-}
-
-// onThisMachine says whether every host of the URL is this one, by its name or
-// address as written: nothing is looked up.
-func onThisMachine(cfg pq.Config) bool {
-	hosts := append([]pq.ConfigMultihost{{Host: cfg.Host, Hostaddr: cfg.Hostaddr}}, cfg.Multi...)
-	for _, h := range hosts {
-		addr := h.Hostaddr
-		if !addr.IsValid() {
-			if h.Host == "localhost" || strings.HasPrefix(h.Host, "/") || strings.HasPrefix(h.Host, "@") {
-				continue
-			}
-			var err error
-			if addr, err = netip.ParseAddr(strings.Trim(h.Host, "[]")); err != nil {
-				return false
-			}
-		}
-		if !addr.IsLoopback() {
-			return false
-		}
-	}
-	return true
 }
 
 // session are the settings of every connection. They win over those of the role

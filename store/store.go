@@ -143,13 +143,13 @@ var _ service.Store = (*Store)(nil)
 //
 // A PostgreSQL database, version 14 or newer, takes any number of processes; of
 // those that start at once one migrates and the others wait. Its URL must say
-// sslmode, unless the server is on this machine. A pooler that shares sessions
+// sslmode, unless it names a unix socket. A pooler that shares sessions
 // between clients (PgBouncer's transaction mode) is refused.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	if isPostgres(o.Path) {
+	if IsPostgres(o.Path) {
 		return openPostgres(ctx, o)
 	}
 	path, err := realPath(o.Path)

@@ -62,10 +62,12 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 // admit asks once and starts what was granted. It returns how long until the
 // next job becomes due, negative when none is known.
 func (w *Worker) admit(ctx context.Context) (time.Duration, error) {
+	done := w.asking()
 	ask := w.ask() // also without a free slot: a verification run needs none
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	res, err := w.backend.Admit(call, ask)
+	done(passOf(ask, err))
 	if err != nil {
 		return -1, err
 	}
@@ -73,6 +75,28 @@ func (w *Worker) admit(ctx context.Context) (time.Duration, error) {
 		w.start(ctx, g)
 	}
 	return res.NextDue, nil
+}
+
+// asking tells a doorbell of messages that a pass begins.
+func (w *Worker) asking() (done func(service.Pass)) {
+	if a, ok := w.backend.(Acknowledger); ok {
+		return a.Asking()
+	}
+	return func(service.Pass) {}
+}
+
+// passOf says what a pass means for messages: without room here, or as a worker
+// that was declared dead, they are for somebody else.
+func passOf(ask service.Ask, err error) service.Pass {
+	switch {
+	case errors.Is(err, lanegate.ErrWorkerGone):
+		return service.PassFull
+	case err != nil:
+		return service.PassFailed
+	case ask.Free == 0 && !ask.SerialFree:
+		return service.PassFull
+	}
+	return service.PassCommitted
 }
 
 func (w *Worker) identity() string {

@@ -38,6 +38,12 @@ type Backend interface {
 	Nudges() <-chan struct{}
 }
 
+// Acknowledger is a Backend whose rings may be messages that wait until admission
+// has looked: it is told of every pass, as service.AckDoorbell says.
+type Acknowledger interface {
+	Asking() (done func(service.Pass))
+}
+
 // Probe counts what runs really use of a resource; *pgprobe.Probe is one.
 type Probe interface {
 	// Watch begins to count; the function it returns ends that and says how much was
@@ -170,6 +176,23 @@ func (w *Worker) Running() int {
 	defer w.mu.Unlock()
 	return len(w.runs)
 }
+
+// HasRoom says whether this process is at work and could start another run in the
+// lane now. It must not block: a doorbell asks before it takes messages.
+func (w *Worker) HasRoom(lane string) bool {
+	ask := w.ask()
+	if ask.Worker == "" {
+		return false
+	}
+	if lane == lanegate.LaneSerial {
+		return ask.SerialFree
+	}
+	return ask.Free > 0
+}
+
+// Watch looks after other workers until ctx ends, for a process that runs no jobs
+// itself. It takes the place of Run.
+func (w *Worker) Watch(ctx context.Context) { w.reapLoop(ctx) }
 
 // Run registers, works until ctx ends, drains, and leaves. It returns when the
 // last run has ended and its outcome is recorded or given up. A worker that was

@@ -20,7 +20,7 @@ func (c *migrateCmd) define() {
 
 // Help implements kong.HelpProvider.
 func (migrateCmd) Help() string {
-	return `serve does this by itself at its start. Run it before, to see a migration succeed while nothing serves yet. The database must not be in use.`
+	return `serve does this by itself at its start. Run it before, to see a migration succeed while nothing serves yet. A SQLite file must not be in use; of several processes that migrate a PostgreSQL database one does it and the others wait.`
 }
 
 // Run opens the database, which migrates it, and closes it.
@@ -32,6 +32,6 @@ func (c *migrateCmd) Run(ctx context.Context, t terminal) error {
 	if err := app.Migrate(ctx, cfg, app.NewLogger(cfg, t.err)); err != nil {
 		return err
 	}
-	t.printf("the tables in %s are up to date\n", cfg.Database)
+	t.printf("the tables in %s are up to date\n", cfg.ShownDatabase())
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -32,10 +33,10 @@ func (c *queuesCmd) define() {
 // queueFlags are what both subcommands take.
 type queueFlags struct {
 	configFile
-	Prefix    string   `help:"Prefix of the queue of a lane that names none." default:"lanegate-" env:"LANEGATE_SQS_PREFIX"`
-	Region    string   `help:"AWS region; from the environment or the shared AWS config file when left out." placeholder:"NAME"`
-	Endpoint  string   `help:"SQS endpoint instead of the region's." placeholder:"URL"`
-	AllowHTTP bool     `name:"allow-http" help:"Allow an endpoint without TLS, for a test server." env:"LANEGATE_SQS_ALLOW_HTTP"`
+	Prefix    string   `help:"Prefix of the queue of a lane that names none, instead of sqs.prefix." placeholder:"TEXT"`
+	Region    string   `help:"AWS region, instead of sqs.region." placeholder:"NAME"`
+	Endpoint  string   `help:"SQS endpoint, instead of sqs.endpoint." placeholder:"URL"`
+	AllowHTTP bool     `name:"allow-http" help:"Allow an endpoint without TLS, for a test server, as sqs.allow_http."`
 	Lane      []string `help:"A lane that neither the file nor the database lists, and its queue if it isn't named after it. May be repeated." placeholder:"LANE[=QUEUE]"`
 	kong.Plugins
 	flags settingFlags
@@ -44,7 +45,7 @@ type queueFlags struct {
 func (f *queueFlags) define() { f.flags, f.Plugins = newSettingFlags("database") }
 
 const queuesHelp = `The lanes are those built in, those of the config file and those in its database, which may be in use meanwhile; --lane adds others.
-Credentials, region and endpoint are searched as every AWS program does: environment, shared files, container, instance.
+What the file and LANEGATE_SQS_* don't say (region, endpoint) and the credentials are searched as every AWS program does: environment, shared files, container, instance.
 
 Exit codes: 0 all is well, 1 something is missing or wrong, 2 wrong usage or configuration, 3 AWS refuses this identity, 4 no answer.`
 
@@ -93,7 +94,10 @@ func (f *queueFlags) with(ctx context.Context, t terminal, do func(*queue.Admin,
 		return err
 	}
 	admin, err := queue.OpenAdmin(ctx, queue.AdminOptions{
-		SQSEndpoint: queue.SQSEndpoint{Region: f.Region, URL: f.Endpoint, AllowHTTP: f.AllowHTTP}, Prefix: f.Prefix,
+		SQSEndpoint: queue.SQSEndpoint{
+			Region: cmp.Or(f.Region, cfg.SQS.Region), URL: cmp.Or(f.Endpoint, cfg.SQS.Endpoint), AllowHTTP: f.AllowHTTP || cfg.SQS.AllowHTTP,
+		},
+		Prefix: cmp.Or(f.Prefix, cfg.SQS.Prefix),
 	})
 	if err != nil {
 		return usagef("%w", err)
