@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lanegate/lanegate/queue/sqstest"
 )
 
 // binary is the lanegate under test, built once by TestMain.
@@ -26,6 +28,7 @@ var binary string
 var raced = os.Getenv("LANEGATE_E2E_RACE") == "1"
 
 func TestMain(m *testing.M) {
+	sqstest.Isolate() // the gateways' environment is this process's
 	dir, err := os.MkdirTemp("", "lanegate-e2e")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -51,6 +54,7 @@ func TestMain(m *testing.M) {
 type world struct {
 	t    *testing.T
 	dir  string
+	conf string // name of the config file
 	addr string
 	log  *syncBuffer
 }
@@ -80,13 +84,8 @@ echo '{"ok": true}'
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), log: &syncBuffer{}}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.addr = listener.Addr().String()
-	listener.Close()
+	w := &world{t: t, dir: t.TempDir(), conf: "lanegate.yaml", log: &syncBuffer{}}
+	w.addr = freeAddress(t)
 	w.write("probe.sh", probeScript)
 	t.Cleanup(func() {
 		reports, _ := filepath.Glob(w.path("race.*")) // the pattern is well formed
@@ -101,6 +100,17 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// freeAddress is a loopback address that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
 
 func (w *world) write(name, text string) {
@@ -112,7 +122,7 @@ func (w *world) write(name, text string) {
 
 // config writes lanegate.yaml: short times, then the given rest.
 func (w *world) config(rest string) {
-	w.write("lanegate.yaml", fmt.Sprintf(`
+	w.write(w.conf, fmt.Sprintf(`
 listen: %s
 database: %s
 kill_grace: 1s
@@ -134,7 +144,7 @@ type gateway struct {
 func (w *world) launch(args ...string) *gateway {
 	w.t.Helper()
 	g := &gateway{w: w, done: make(chan struct{})}
-	g.cmd = exec.Command(binary, append([]string{"serve", "--config", w.path("lanegate.yaml")}, args...)...)
+	g.cmd = exec.Command(binary, append([]string{"serve", "--config", w.path(w.conf)}, args...)...)
 	g.cmd.Dir = w.dir
 	if raced {
 		g.cmd.Env = append(os.Environ(), "GORACE=log_path="+w.path("race"))
@@ -229,7 +239,9 @@ type job struct {
 	BlockedBy string          `json:"blocked_by"`
 	StartedAt *time.Time      `json:"started_at"`
 	Route     *struct {
-		Lane string `json:"lane"`
+		Lane   string `json:"lane"`
+		Reason string `json:"reason"`
+		Wanted string `json:"wanted"`
 	} `json:"route"`
 	WaitingOn []struct {
 		Reason string   `json:"reason"`

@@ -1,0 +1,453 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+	"github.com/lanegate/lanegate/store"
+	"github.com/lanegate/lanegate/store/pgtest"
+)
+
+// fleet is several gateways on one PostgreSQL database. Its own methods ask the
+// newest replica that it knows to be up.
+type fleet struct {
+	*world
+	pg   *pgtest.Server
+	args []string // flags of all of them
+
+	mu    sync.Mutex
+	nodes []*gateway // those that requests may be sent to; guarded by mu
+}
+
+// fleetTimes are the shortest there may be: a dead replica is found after a lease.
+var fleetTimes = []string{"--lease", "6s", "--beat", "200ms", "--kill-grace", "300ms"}
+
+func newFleet(t *testing.T, args ...string) *fleet {
+	t.Helper()
+	f := &fleet{world: newWorld(t), pg: pgtest.New(t)}
+	f.write("slots.sh", slotsScript)
+	f.args = slices.Concat(fleetTimes, []string{"--database", f.pg.URL("test")}, args)
+	return f
+}
+
+// slotsScript takes one of $SLOTS locks, which all its processes inherit: whoever
+// finds none free ran beside more others than there may be. Then it is the probe.
+const slotsScript = `#!/bin/sh
+i=0
+while [ $i -lt "$SLOTS" ]; do
+	exec 8>>"$EVENTS.slot.$LANEGATE_CLASS.$i"
+	flock -n 8 && break
+	i=$((i + 1))
+done
+[ $i -lt "$SLOTS" ] || echo "overlap $LANEGATE_CLASS $LANEGATE_JOB_ID $LANEGATE_ATTEMPT $(date +%s%N)" >>"$EVENTS"
+exec sh "$PROBE"
+`
+
+// launchNode starts a replica without waiting for it.
+func (f *fleet) launchNode(args ...string) *gateway {
+	f.t.Helper()
+	w := *f.world
+	w.addr = freeAddress(f.t)
+	return w.launch(slices.Concat(f.args, []string{"--listen", w.addr}, args)...)
+}
+
+// node starts a replica and waits until it accepts requests.
+func (f *fleet) node(args ...string) *gateway {
+	f.t.Helper()
+	g := f.launchNode(args...)
+	g.accepts()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nodes = append(f.nodes, g)
+	f.addr = g.w.addr
+	return g
+}
+
+// leave takes a replica off the clients.
+func (f *fleet) leave(g *gateway) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nodes = slices.DeleteFunc(f.nodes, func(n *gateway) bool { return n == g })
+	f.addr = f.nodes[len(f.nodes)-1].w.addr
+}
+
+func (f *fleet) members() []*gateway {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.nodes)
+}
+
+// promote moves classes out of serial past the gate.
+func (f *fleet) promote(lane string, maxInFlight int, classes ...string) {
+	f.t.Helper()
+	s, err := store.Open(f.t.Context(), store.Options{Path: f.pg.URL("test")})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer s.Close()
+	err = s.Change(f.t.Context(), func(tx service.ConfigTx) error {
+		cfg, err := tx.Config()
+		if err != nil {
+			return err
+		}
+		for _, c := range cfg.Classes {
+			if !slices.Contains(classes, c.ID) {
+				continue
+			}
+			c.Lane, c.MaxInFlight = lane, maxInFlight
+			if err := tx.SaveClass(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// fleetLoad posts jobs to the members in turn, each with a key, until it is ended;
+// what one does not take is posted again to the next, as clients do.
+type fleetLoad struct {
+	f       *fleet
+	classes []string
+	stop    chan struct{}
+	ended   sync.WaitGroup
+	end     func()
+
+	mu  sync.Mutex
+	ids []string
+}
+
+func (f *fleet) load(classes ...string) *fleetLoad {
+	l := &fleetLoad{f: f, classes: classes, stop: make(chan struct{})}
+	l.end = sync.OnceFunc(func() {
+		close(l.stop)
+		l.ended.Wait()
+	})
+	f.t.Cleanup(l.end)
+	l.ended.Go(l.run)
+	return l
+}
+
+func (l *fleetLoad) run() {
+	for n := 0; ; n++ {
+		select {
+		case <-l.stop:
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+		body := fmt.Sprintf(`{"class": %q, "idempotency_key": "k%d"}`, l.classes[n%len(l.classes)], n)
+		for try := range 2 {
+			nodes := l.f.members()
+			status, text, err := nodes[(n+try)%len(nodes)].w.do("POST", "/jobs", body)
+			var j job
+			if err == nil && (status == http.StatusCreated || status == http.StatusOK) && json.Unmarshal(text, &j) == nil {
+				l.accepted(j.ID)
+				break
+			}
+		}
+	}
+}
+
+func (l *fleetLoad) accepted(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ids = append(l.ids, id)
+}
+
+// settle ends the load and judges the whole history.
+func (l *fleetLoad) settle() {
+	l.f.t.Helper()
+	l.end()
+	l.f.checkAllDone(l.ids)
+}
+
+const fleetConfig = `
+drain: 300ms
+resources:
+  db: {capacity: 3, pool: true}
+commands:
+  one: {argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, LOCK: $DIR/serial.lock, TAKES: "0.02"}}
+  slow: {argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, LOCK: $DIR/serial.lock, TAKES: "0.02", FIRST: "600"}}
+  wide: {argv: [sh, $DIR/slots.sh], env: {EVENTS: $DIR/events, PROBE: $DIR/probe.sh, SLOTS: "2", TAKES: "0.1"}}
+classes:
+  one: {run: {kind: exec, command: one}, units: {db: 1}}
+  slow: {run: {kind: exec, command: slow}, units: {db: 1}}
+  wide: {run: {kind: exec, command: wide}, units: {db: 1}}
+`
+
+// fleetConfigured writes the config file; database, times and address are flags.
+func (f *fleet) fleetConfigured(text string) {
+	f.t.Helper()
+	f.write(f.conf, expand(f.world, text))
+}
+
+// inFlight submits a job, past those that wait, and returns once it runs.
+func (f *fleet) inFlight(class string) (id string) {
+	f.t.Helper()
+	id = f.submit(class, "").ID
+	f.status("POST", "/jobs/"+id+"/run-next", "") // 409: it runs already
+	f.running(id, 1)
+	return id
+}
+
+// holder finds the replica that runs something.
+func (f *fleet) holder() *gateway {
+	f.t.Helper()
+	var g *gateway
+	f.eventually(20*time.Second, "a replica runs something", func() bool {
+		for _, n := range f.members() {
+			if len(childrenOf(n.cmd.Process.Pid)) > 0 {
+				g = n
+			}
+		}
+		return g != nil
+	})
+	return g
+}
+
+// Three replicas under load, one after the other killed without warning: every
+// accepted job ends, serial never has two at once, the other lane no more than its
+// width, and each attempt has one outcome. Their pools are as small as may be (C71).
+func TestReplicasKill9(t *testing.T) {
+	f := newFleet(t, "--database-connections", "6")
+	f.fleetConfigured(fleetConfig)
+	f.node()
+	f.node()
+	f.node()
+	f.promote(lanegate.LaneParallel, 2, "wide")
+	rng := chaosRand(t)
+	load := f.load("one", "wide", "one")
+	for range 4 {
+		<-time.After(time.Duration(500+rng.IntN(1500)) * time.Millisecond)
+		g := f.members()[rng.IntN(3)]
+		f.leave(g)
+		g.kill()
+		f.node()
+	}
+	load.settle()
+}
+
+// A replica that is killed in the middle of a run: the run goes on elsewhere within
+// the lease and a reaper's look (C01, C03).
+func TestReplicaDiesWithItsRun(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.fleetConfigured(fleetConfig)
+	f.node()
+	f.node()
+	id := f.inFlight("slow")
+	g := f.holder()
+	f.leave(g)
+	g.kill()
+	began := time.Now()
+	j := f.final(id, 60*time.Second)
+	if took := time.Since(began); j.State != "succeeded" || j.Attempts != 2 || took < 5*time.Second || took > 15*time.Second {
+		t.Errorf("%s after %d attempts, %v after the kill; want success by the second, a lease of 6 s later", j.State, j.Attempts, took)
+	}
+	if list := f.attempts(id); list[0].Outcome != "lost" {
+		t.Errorf("attempt 1 = %s, want lost", list[0].Outcome)
+	}
+	f.checkEvents([]string{id}, 2)
+}
+
+// A replica frozen beyond its lease: its guard ends the run before anybody else
+// starts the job, and what it writes when it wakes changes nothing and is counted.
+func TestReplicaFrozenBeyondItsLease(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.fleetConfigured(fleetConfig)
+	f.node()
+	f.node()
+	id := f.inFlight("slow")
+	g := f.holder()
+	f.leave(g)
+	g.signal(syscall.SIGSTOP)
+	if j := f.final(id, 60*time.Second); j.State != "succeeded" || j.Attempts != 2 {
+		t.Errorf("%s after %d attempts: %s", j.State, j.Attempts, j.Reason)
+	}
+	g.signal(syscall.SIGCONT)
+	f.eventually(20*time.Second, "the late write is counted", func() bool { return metricOf(g.w, "lanegate_late_writes_total") >= 1 })
+	if list := f.attempts(id); len(list) != 2 || list[0].Outcome != "lost" || list[1].Outcome != "succeeded" {
+		t.Errorf("attempts after the late write: %+v", list)
+	}
+	f.eventually(20*time.Second, "the woken replica works again", func() bool { return g.w.status("GET", "/readyz", "") == http.StatusOK })
+	f.checkEvents([]string{id}, 2)
+}
+
+// Rolling deploys: a new process serves, the old one stops, every second or so.
+// Nothing is lost and nothing overlaps; what did not end in time goes back.
+func TestReplicasRollingDeploys(t *testing.T) {
+	f := newFleet(t)
+	f.fleetConfigured(fleetConfig)
+	f.node()
+	f.promote(lanegate.LaneParallel, 2, "wide")
+	load := f.load("one", "wide", "one")
+	slow := f.inFlight("slow")
+	load.accepted(slow)
+	for range 5 {
+		old := f.members()
+		f.node()
+		for _, g := range old {
+			f.leave(g)
+			if err := g.term(20 * time.Second); err != nil {
+				t.Fatalf("stop: %v", err)
+			}
+		}
+		<-time.After(time.Duration(300+rand.IntN(700)) * time.Millisecond)
+	}
+	load.settle()
+	if list := f.attempts(slow); list[0].Outcome != "interrupted" {
+		t.Errorf("the run that the first deploy cut off: %+v", list[0])
+	}
+}
+
+// PostgreSQL restarted under load, and then closed to writes as after a failover:
+// clients are told to come again, and everything works again without a restart
+// (C32, C69). A run that ends meanwhile keeps its outcome.
+func TestReplicasOutliveTheirDatabase(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.fleetConfigured(fleetConfig + `  through: {run: {kind: exec, command: through}}
+`)
+	f.write(f.conf, withCommand(f.world, "through", `{argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, LOCK: $DIR/serial.lock, TAKES: "2"}}`))
+	f.node()
+	f.node()
+	through := f.inFlight("through")
+	load := f.load("one")
+	load.accepted(through)
+	if err := f.pg.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	f.refusesJobs()
+	f.eventually(20*time.Second, "the run ends while the database is away", func() bool { return f.noted("end", through, 1) })
+	if err := f.pg.Start(); err != nil {
+		t.Fatal(err)
+	}
+	f.takesJobs()
+	if j := f.final(through, 30*time.Second); j.State != "succeeded" || j.Attempts != 1 {
+		t.Errorf("the run that ended meanwhile: %s after %d attempts", j.State, j.Attempts)
+	}
+	f.readOnly("on")
+	f.refusesJobs()
+	f.readOnly("off")
+	f.takesJobs()
+	load.settle()
+}
+
+// readOnly makes every new transaction of the server read-only, or not.
+func (f *fleet) readOnly(v string) {
+	f.t.Helper()
+	for _, q := range []string{"ALTER SYSTEM SET default_transaction_read_only = " + v, "SELECT pg_reload_conf()"} {
+		// In a session that was told before, which a server closed to writes still serves.
+		if err := f.pg.Exec(context.Background(), "postgres", q); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// refusesJobs waits until every member says 503 with Retry-After, readiness too.
+func (f *fleet) refusesJobs() {
+	f.t.Helper()
+	for _, g := range f.members() {
+		f.eventually(20*time.Second, "jobs are refused and readiness says no", func() bool {
+			if g.w.status("GET", "/readyz", "") != http.StatusServiceUnavailable {
+				return false
+			}
+			resp, err := client.Post(g.w.url("/jobs"), "application/json", jsonBody(`{"class": "one"}`))
+			if err != nil {
+				return false
+			}
+			resp.Body.Close()
+			return resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != ""
+		})
+		if g.w.status("GET", "/livez", "") != http.StatusOK {
+			f.t.Error("liveness follows the database")
+		}
+	}
+}
+
+// takesJobs waits until every member takes jobs again, within 30 seconds.
+func (f *fleet) takesJobs() {
+	f.t.Helper()
+	for _, g := range f.members() {
+		f.eventually(30*time.Second, "jobs are taken again", func() bool {
+			return g.w.status("POST", "/jobs", `{"class": "one"}`) == http.StatusCreated && g.w.status("GET", "/readyz", "") == http.StatusOK
+		})
+	}
+}
+
+// C14: two schedulers that post the same key to two replicas in the same moment
+// get one job, each time.
+func TestReplicasShareKeys(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.fleetConfigured(fleetConfig)
+	nodes := []*gateway{f.node("--no-workers"), f.node("--no-workers")}
+	for n := range 100 {
+		body := fmt.Sprintf(`{"class": "one", "idempotency_key": "same-%d"}`, n)
+		var got [2]job
+		var status [2]int
+		var posts sync.WaitGroup
+		for i, g := range nodes {
+			posts.Go(func() {
+				var text []byte
+				var err error
+				if status[i], text, err = g.w.do("POST", "/jobs", body); err == nil {
+					_ = json.Unmarshal(text, &got[i]) // an id that is missing is found below
+				}
+			})
+		}
+		posts.Wait()
+		if got[0].ID == "" || got[0].ID != got[1].ID || status[0]+status[1] != http.StatusCreated+http.StatusOK {
+			t.Fatalf("key %d: jobs %q and %q, %v", n, got[0].ID, got[1].ID, status)
+		}
+	}
+}
+
+// A verification run is carried out by the one replica that has all its members'
+// commands, whoever was asked for it; the other one does not touch it (C37).
+func TestReplicasVerification(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.fleetConfigured(verifiedConfig("here", "there"))
+	asked := f.node()
+	f.conf = "other.yaml"
+	f.fleetConfigured(verifiedConfig("there", "here"))
+	has := f.node()
+	f.ready()
+	var v verification
+	asked.w.must("POST", "/verification-runs", `{"source": "payloads", "rounds": 1, "members": [{"class": "there", "copies": 2}]}`, &v)
+	if v = f.verdict(v.ID, time.Minute); v.Verdict != "passed" {
+		t.Fatalf("verdict %s: %s %+v", v.Verdict, v.Sentence, v.Reasons)
+	}
+	if n := len(childrenOf(asked.cmd.Process.Pid)); n > 0 {
+		t.Errorf("%d runs at the replica without the command", n)
+	}
+	if status, text, err := asked.w.do("POST", "/verification-runs", `{"source": "payloads", "rounds": 1, "members": [{"class": "here"}, {"class": "there"}]}`); err != nil || status != http.StatusConflict {
+		t.Errorf("a run that no single replica can carry out: %d %s %v", status, text, err)
+	}
+	j := has.w.submit("here", "")
+	if j = f.final(j.ID, 20*time.Second); j.State != "succeeded" {
+		t.Errorf("a job of the other replica's command: %s", j.State)
+	}
+}
+
+// verifiedConfig declares two classes and the command of the first.
+func verifiedConfig(own, other string) string {
+	class := "  %[1]s: {run: {kind: exec, command: %[1]s}, units: {}, repeatable: true}\n"
+	return "drain: 300ms\ncommands:\n  " + own + ": {argv: [sh, -c, 'sleep 0.5']}\nclasses:\n" + fmt.Sprintf(class, own) + fmt.Sprintf(class, other)
+}
