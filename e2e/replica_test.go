@@ -147,7 +147,7 @@ func (l *fleetLoad) run() {
 		select {
 		case <-l.stop:
 			return
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(150 * time.Millisecond):
 		}
 		body := fmt.Sprintf(`{"class": %q, "idempotency_key": "k%d"}`, l.classes[n%len(l.classes)], n)
 		for try := range 2 {

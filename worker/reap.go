@@ -55,6 +55,7 @@ func (o *observer) look(now time.Time, workers []service.WorkerInfo) []service.W
 // reapLoop looks after the other workers until ctx ends.
 func (w *Worker) reapLoop(ctx context.Context) {
 	obs := newObserver(w.opts.Lease, w.opts.Beat)
+	failing := false
 	tick := time.NewTicker(w.opts.Beat)
 	defer tick.Stop()
 	for {
@@ -63,10 +64,19 @@ func (w *Worker) reapLoop(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := w.reap(ctx, obs); err != nil && ctx.Err() == nil {
+		err := w.reap(ctx, obs)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
 			obs.forget()
-			w.log.WarnContext(ctx, "looking after other workers failed", "err", err)
+			if !failing { // one line per outage
+				w.log.WarnContext(ctx, "looking after other workers failed", "err", err)
+			}
+		case failing:
+			w.log.InfoContext(ctx, "looking after other workers works again")
 		}
+		failing = err != nil
 	}
 }
 
