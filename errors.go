@@ -119,6 +119,7 @@ var (
 	ErrUnknownClass = &Error{Kind: KindInvalid, Code: "unknown_class", Message: "this job class is not registered. Register it with PUT /job-classes/{id} or in the config file, or configure default_target."}
 	// ErrLateWrite: the attempt already has an outcome, or the fence names another one.
 	ErrLateWrite            = &Error{Kind: KindConflict, Code: "attempt_lost", Message: "this attempt already has an outcome; nothing was changed."}
+	ErrLeaseDiffers         = &Error{Kind: KindConflict, Code: "lease_differs", Message: "the processes on this database have another lease."}
 	ErrJobFinal             = &Error{Kind: KindConflict, Code: "job_already_done", Message: "the job is already in a final state; nothing was changed."}
 	ErrNotRetryable         = &Error{Kind: KindConflict, Code: "job_not_failed", Message: "only a failed job can be retried; submit a new job instead."}
 	ErrNotQueued            = &Error{Kind: KindConflict, Code: "job_not_queued", Message: "only a queued job can be moved to the front of its class's line."}

@@ -83,6 +83,11 @@ func New(ctx context.Context, cfg Config, o Options) (_ *App, err error) {
 		return nil, err
 	}
 	a.buildService(cfg)
+	if cfg.Postgres() {
+		if err := a.svc.AgreeLease(ctx, cfg.Lease); err != nil {
+			return nil, fmt.Errorf("lease (from %s): %w", cfg.from("lease"), err)
+		}
+	}
 	// A SQLite file is nobody else's, so what the file says is the newest word.
 	if err := a.sync(ctx, cfg, !cfg.Postgres()); err != nil {
 		return nil, err

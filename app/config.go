@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -192,7 +193,9 @@ func Load(s Sources) (Config, error) {
 
 // makeAbsolute completes the paths, which count from the working directory.
 func (c *Config) makeAbsolute() (err error) {
-	beside := "lanegate" // several processes may share one, each run has a directory of its own
+	// Without a file to be beside: several processes may share one, each run has a
+	// directory of its own in it.
+	beside := filepath.Join(os.TempDir(), "lanegate-"+strconv.Itoa(os.Getuid()))
 	if !c.Postgres() {
 		if c.Database, err = filepath.Abs(c.Database); err != nil {
 			return err

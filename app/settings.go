@@ -62,7 +62,7 @@ var settings = []Setting{
 	{Key: "database_connections", Default: "16", Help: "Most connections of this process to PostgreSQL; two of them are kept for beats, a run holds none.", set: func(c *Config, s string) error {
 		return intoInt(&c.Conns, s, 6, 1000)
 	}},
-	{Key: "work_dir", Help: "Directory for the runs' payload files, of this user alone; beside the database when left out.", set: func(c *Config, s string) error {
+	{Key: "work_dir", Help: "Directory for the runs' payload files, of this user alone; beside the SQLite file, or in the directory for temporary files, when left out.", set: func(c *Config, s string) error {
 		c.WorkDir = s
 		return nil
 	}},

@@ -67,12 +67,20 @@ func (f *fleet) launchNode(args ...string) *gateway {
 func (f *fleet) node(args ...string) *gateway {
 	f.t.Helper()
 	g := f.launchNode(args...)
-	g.accepts()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.nodes = append(f.nodes, g)
-	f.addr = g.w.addr
+	f.join(g)
 	return g
+}
+
+// join waits until replicas accept requests and sends them some.
+func (f *fleet) join(nodes ...*gateway) {
+	f.t.Helper()
+	for _, g := range nodes {
+		g.accepts()
+		f.mu.Lock()
+		f.nodes = append(f.nodes, g)
+		f.mu.Unlock()
+		f.addr = g.w.addr
+	}
 }
 
 // leave takes a replica off the clients.
@@ -225,9 +233,7 @@ func (f *fleet) holder() *gateway {
 func TestReplicasKill9(t *testing.T) {
 	f := newFleet(t, "--database-connections", "6")
 	f.fleetConfigured(fleetConfig)
-	f.node()
-	f.node()
-	f.node()
+	f.join(f.launchNode(), f.launchNode(), f.launchNode()) // one of them migrates
 	f.promote(lanegate.LaneParallel, 2, "wide")
 	rng := chaosRand(t)
 	load := f.load("one", "wide", "one")
@@ -387,6 +393,23 @@ func (f *fleet) takesJobs() {
 		f.eventually(30*time.Second, "jobs are taken again", func() bool {
 			return g.w.status("POST", "/jobs", `{"class": "one"}`) == http.StatusCreated && g.w.status("GET", "/readyz", "") == http.StatusOK
 		})
+	}
+}
+
+// A process with another lease would judge the others wrongly: it does not start.
+func TestReplicaWithAnotherLease(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.fleetConfigured(fleetConfig)
+	f.node()
+	other := f.launchNode("--lease", "20s")
+	select {
+	case <-other.done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it runs beside the others")
+	}
+	if other.err == nil || !f.log.contains("the lease is 20s here and 6s for the processes on this database") {
+		t.Errorf("it ended with %v", other.err)
 	}
 }
 

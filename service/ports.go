@@ -186,6 +186,7 @@ type WorkerInfo struct {
 	// Draining workers are live but get no grants.
 	Draining  bool
 	StartedAt time.Time
+	BeatAt    time.Time // of the last beat, by the database's clock
 }
 
 // Held is an attempt the database knows as a worker's.

@@ -33,7 +33,7 @@ func (w workerRow) serves(lane string) bool {
 func (w workerRow) info() service.WorkerInfo {
 	return service.WorkerInfo{
 		ID: w.ID, Host: w.Host, PID: w.PID, Lanes: w.Lanes.v, Slots: w.Slots, Commands: w.Commands.v,
-		Beat: w.Beat, Draining: w.Draining, StartedAt: w.StartedAt.t,
+		Beat: w.Beat, Draining: w.Draining, StartedAt: w.StartedAt.t, BeatAt: w.BeatAt.t,
 	}
 }
 
