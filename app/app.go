@@ -178,8 +178,12 @@ func (a *App) buildWorker(cfg Config) {
 // sync brings the database in line with the file. Without force a set that
 // another one has replaced is left alone: a replica that starts again with an
 // older file must not undo a newer one. The set's hash covers the definitions of
-// the commands, too, as those of two replicas may differ for a while.
+// the commands, too, as those of two replicas may differ for a while. A file that
+// declares no set, such as that of a replica without workers, takes nobody else's away.
 func (a *App) sync(ctx context.Context, cfg Config, force bool) error {
+	if !force && cfg.declaresNothing() {
+		return a.svc.FillCommands(ctx)
+	}
 	fc := cfg.FileConfig()
 	fc.Force = force
 	fc.Hash = hashWith(fc.Hash, a.runners.catalogue.Digests())

@@ -284,6 +284,11 @@ func (c *Config) FileConfig() service.FileConfig {
 	return fc
 }
 
+// declaresNothing says whether the file leaves classes, lanes and resources to others.
+func (c *Config) declaresNothing() bool {
+	return len(c.Classes) == 0 && len(c.Lanes) == 0 && len(c.Resources) == 0
+}
+
 // hashOf digests the declared set: equal sets have equal hashes, whatever their
 // order, comments and form in the file. encoding/json sorts the keys of maps.
 func hashOf(fc service.FileConfig) string {

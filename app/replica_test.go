@@ -160,6 +160,27 @@ func TestAppSupersededFile(t *testing.T) {
 	}
 }
 
+// A process whose file declares no set leaves that of the others alone.
+func TestAppFileWithoutASet(t *testing.T) {
+	dsn := postgres(t)
+	writeConfig(t, echoConfig)
+	first := newGateway(t, on(dsn))
+	writeConfig(t, baseConfig)
+	front := newGateway(t, on(dsn, "no-workers", "true"))
+	if _, _, detail := front.part("config"); detail != "" {
+		t.Errorf("config: %q", detail)
+	}
+	if _, text := first.do("GET", "/job-classes/echo", ""); !bytes.Contains(text, []byte(`"managed_by":"file"`)) {
+		t.Errorf("the class was taken out of the file: %s", text)
+	}
+	if err := front.app.Reload(t.Context(), load(t, on(dsn, "no-workers", "true"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, text := first.do("GET", "/job-classes/echo", ""); !bytes.Contains(text, []byte(`"managed_by":"api"`)) {
+		t.Errorf("a reload asks for the file as it is: %s", text)
+	}
+}
+
 // C37: a process whose file was replaced still brings what only it has.
 func TestAppCommandsOfSeveralFiles(t *testing.T) {
 	dsn := postgres(t)
