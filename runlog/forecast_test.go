@@ -200,7 +200,7 @@ func TestForecastFollowsThePlanner(t *testing.T) {
 	wantIn(t, "the second on a worker with one slot", f.Starts[b], 10, 10)
 }
 
-// The forecast of a line of one-minute jobs is the replay of the same line.
+// A line of 50 classes in serial, as often as ForecastLine plays it out.
 func BenchmarkForecast(b *testing.B) {
 	var names []string
 	for i := range 50 {
