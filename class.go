@@ -244,6 +244,11 @@ func (r Run) validate() []FieldError {
 	if needsQueue != (r.Queue != "") {
 		bad("/queue", "is required for sqs runs, and only there")
 	}
+	if r.Heartbeat != 0 && !r.Detached() {
+		bad("/heartbeat", "is for runs that report by themselves: http runs with mode async, and sqs runs")
+	} else if r.Heartbeat != 0 && (r.Heartbeat.Std() < time.Second || r.Heartbeat.Std() > 24*time.Hour) {
+		bad("/heartbeat", "must be from 1s to 24h")
+	}
 	if r.Mode != "" && (!needsURL || (r.Mode != ModeSync && r.Mode != ModeAsync)) {
 		bad("/mode", "must be \"sync\" or \"async\", for http runs only")
 	}

@@ -118,7 +118,9 @@ var (
 	// ErrUnknownClass is the answer to a submission, not to a look-up.
 	ErrUnknownClass = &Error{Kind: KindInvalid, Code: "unknown_class", Message: "this job class is not registered. Register it with PUT /job-classes/{id} or in the config file, or configure default_target."}
 	// ErrLateWrite: the attempt already has an outcome, or the fence names another one.
-	ErrLateWrite            = &Error{Kind: KindConflict, Code: "attempt_lost", Message: "this attempt already has an outcome; nothing was changed."}
+	ErrLateWrite = &Error{Kind: KindConflict, Code: "attempt_lost", Message: "this attempt already has an outcome; nothing was changed."}
+	// ErrNotDetached: the attempt runs on a worker and has no heartbeat of its own.
+	ErrNotDetached          = &Error{Kind: KindConflict, Code: "not_detached", Message: "this attempt lives by its worker's beats and takes no heartbeat of its own; nothing was changed. An agent sends POST /grants/heartbeat."}
 	ErrLeaseDiffers         = &Error{Kind: KindConflict, Code: "lease_differs", Message: "the processes on this database have another lease."}
 	ErrJobFinal             = &Error{Kind: KindConflict, Code: "job_already_done", Message: "the job is already in a final state; nothing was changed."}
 	ErrNotRetryable         = &Error{Kind: KindConflict, Code: "job_not_failed", Message: "only a failed job can be retried; submit a new job instead."}

@@ -193,6 +193,19 @@ type WorkerInfo struct {
 type Held struct {
 	Fence           lanegate.Fence
 	CancelRequested bool
+	// Detached: it lives by its own heartbeats, wherever it runs.
+	Detached bool
+}
+
+// Heart is the answer to the heartbeat of a detached attempt.
+type Heart struct {
+	// CancelRequested: the run shall end and then be completed.
+	CancelRequested bool
+	// TimedOut: the class's time limit is over, and the deadline is not moved any
+	// more. CancelRequested is set, too.
+	TimedOut bool
+	// Within is how long until the next heartbeat must have come, by the database's clock.
+	Within time.Duration
 }
 
 // WorkerStore keeps the workers' rows.
@@ -217,6 +230,15 @@ type WorkerStore interface {
 	ReapWorker(ctx context.Context, worker string, beat int64) ([]Ended, error)
 	// ReapOrphans makes attempts lost whose worker's row has ended or is missing.
 	ReapOrphans(ctx context.Context) ([]Ended, error)
+	// Heartbeat moves the deadline of a detached attempt on, by the heartbeat of its
+	// class. ErrLateWrite when the fence does not match an attempt without an
+	// outcome, ErrNotDetached when that one lives by its worker's beats.
+	Heartbeat(ctx context.Context, f lanegate.Fence) (Heart, error)
+	// ReapDetached ends the detached attempts whose deadline has passed by the
+	// database's clock: timed_out when their class's time limit is over, else lost.
+	// Left alone are those whose heartbeat is longer than watched, the time for which
+	// the caller has seen that heartbeats could be taken.
+	ReapDetached(ctx context.Context, watched time.Duration) ([]Ended, error)
 }
 
 // Config is the stored set of classes, lanes and resources, ordered by name.

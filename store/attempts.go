@@ -109,8 +109,14 @@ func (t *tx) endAttempt(f lanegate.Fence, e lanegate.Ending, estimated bool) (se
 		return none, err
 	}
 	e.Error = text(e.Error)
+	took := e.Duration
+	if took == 0 && !estimated {
+		if took, err = t.sinceStart(f); err != nil {
+			return none, err
+		}
+	}
 	var row attemptRow
-	found, err := t.get(&row, sqlEndAttempt, e.Outcome, at(t.at), e.Duration, estimated, e.Error, e.ExitCode,
+	found, err := t.get(&row, sqlEndAttempt, e.Outcome, at(t.at), took, estimated, e.Error, e.ExitCode,
 		text(e.Signal), e.Status, dbJSON[[]lanegate.PhraseMatch]{e.Trouble}, dbJSON[map[string]int]{e.Measured},
 		f.Job, f.Number, f.Token)
 	if err != nil {
@@ -138,6 +144,25 @@ func (t *tx) endAttempt(f lanegate.Fence, e lanegate.Ending, estimated bool) (se
 	return service.Ended{Attempt: row.attempt(), Job: job.job(), Settlement: settled}, nil
 }
 
+// sinceStart is how long an attempt has taken so far, for a writer that has not
+// measured it; 0 when there is no such attempt.
+func (t *tx) sinceStart(f lanegate.Fence) (time.Duration, error) {
+	var started dbTime
+	found, err := t.get(&started, sqlGetStart, f.Job, f.Number, f.Token)
+	if err != nil {
+		return 0, fmt.Errorf("read the start of attempt %d of job %s: %w", f.Number, f.Job, err)
+	}
+	if !found {
+		return 0, nil
+	}
+	return max(0, t.at.Sub(started.t)), nil
+}
+
+const sqlGetStart = `
+SELECT started_at
+  FROM attempts
+ WHERE job_id = $1 AND number = $2 AND token = $3`
+
 const sqlGetAttempt = `
 SELECT ` + attemptColumns + `
   FROM attempts
@@ -159,10 +184,11 @@ func (t *tx) repeated(f lanegate.Fence, e lanegate.Ending, job jobRow) (service.
 	return service.Ended{Attempt: row.attempt(), Job: job.job(), Repeated: true}, nil
 }
 
-// recorded says whether the row holds e as a writer of its own reported it.
+// recorded says whether the row holds e as a writer of its own reported it. Who
+// did not measure the duration, repeats the rest.
 func (r attemptRow) recorded(e lanegate.Ending) bool {
 	sameCode := r.ExitCode == nil && e.ExitCode == nil || r.ExitCode != nil && e.ExitCode != nil && *r.ExitCode == *e.ExitCode
-	return r.Outcome != nil && *r.Outcome == e.Outcome && !r.Estimated && r.Duration == e.Duration && sameCode &&
+	return r.Outcome != nil && *r.Outcome == e.Outcome && !r.Estimated && (r.Duration == e.Duration || e.Duration == 0) && sameCode &&
 		r.Error == text(e.Error) && r.Signal == text(e.Signal) && r.Status == e.Status
 }
 

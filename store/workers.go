@@ -134,7 +134,7 @@ func (t *tx) stampLanes(chosen func(lane string) bool) error {
 }
 
 const sqlListHeld = `
-SELECT job_id, number, token, cancel_requested
+SELECT job_id, number, token, cancel_requested, detached
   FROM attempts
  WHERE worker = $1 AND outcome IS NULL
  ORDER BY job_id`
@@ -147,6 +147,7 @@ func (s *Store) Beat(ctx context.Context, worker string) ([]service.Held, error)
 		Number          int    `db:"number"`
 		Token           string `db:"token"`
 		CancelRequested bool   `db:"cancel_requested"`
+		Detached        bool   `db:"detached"`
 	}
 	err := s.transact(ctx, s.beat, "beat of worker "+worker, sqlReadAdmission, func(t *tx) error {
 		if err := t.one(sqlBeatWorker, lanegate.ErrWorkerGone, at(t.at), worker); err != nil {
@@ -162,7 +163,7 @@ func (s *Store) Beat(ctx context.Context, worker string) ([]service.Held, error)
 	for i, r := range rows {
 		held[i] = service.Held{
 			Fence:           lanegate.Fence{Job: r.Job, Number: r.Number, Token: r.Token},
-			CancelRequested: r.CancelRequested,
+			CancelRequested: r.CancelRequested, Detached: r.Detached,
 		}
 	}
 	return held, nil

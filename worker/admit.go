@@ -140,7 +140,11 @@ func (w *Worker) start(ctx context.Context, g service.Grant) {
 		w.mu.Lock()
 		r.ended = true
 		w.mu.Unlock()
-		w.record(context.WithoutCancel(ctx), r.fence, ending)
+		if ending.Outcome == "" {
+			w.log.InfoContext(ctx, "the run goes on elsewhere and reports by itself", "job", g.Job.ID, "class", g.Job.Class, "attempt", g.Attempt.Number)
+		} else {
+			w.record(context.WithoutCancel(ctx), r.fence, ending)
+		}
 		w.mu.Lock()
 		delete(w.runs, g.Job.ID)
 		w.mu.Unlock()

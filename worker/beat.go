@@ -90,6 +90,9 @@ func (w *Worker) reconcile(before map[lanegate.Fence]bool, held []service.Held) 
 	for _, h := range held {
 		known[h.Fence] = true
 		r := w.runs[h.Fence.Job]
+		if r == nil && h.Detached {
+			continue // it runs elsewhere
+		}
 		if r == nil || r.fence != h.Fence {
 			strays[h.Fence.Token] = true
 			if w.strays[h.Fence.Token] {

@@ -29,6 +29,7 @@ func Run(t *testing.T, open func(t *testing.T) service.Store) {
 		{"Admit", admitCases},
 		{"Outcome", outcomeCases},
 		{"Workers", workerCases},
+		{"Detached", detachedCases},
 		{"Jobs", jobCases},
 		{"Config", configCases},
 		{"Logs", logCases},

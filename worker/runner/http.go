@@ -104,7 +104,7 @@ func (l timeLimit) Error() string {
 	return "no answer within " + lanegate.FormatDuration(time.Duration(l))
 }
 
-// Run implements Runner for a run of kind http and mode sync.
+// Run implements Runner for a run of kind http, in mode sync.
 //
 // 2xx is succeeded; 429 and 503 with a usable Retry-After are deferred; other 4xx
 // than 408, 425 and 429 failed for good; everything else failed, redirects
@@ -118,6 +118,13 @@ func (l timeLimit) Error() string {
 //
 // The job's id is sent as Idempotency-Key, the same with every attempt, so that a
 // target can recognise a repeat; Lanegate-Attempt tells attempts apart.
+//
+// In mode async the target also gets the attempt's token, and 202 means that it
+// has taken the run over: there is no outcome yet. The same holds when the request
+// may have arrived and no whole answer came, for whatever reason, a stop included:
+// if the target has it, it will say so; if not, the attempt's deadline passes. Any
+// other answer is judged as in mode sync. The answer must come within the run's
+// heartbeat, as the attempt is lost then.
 func (h *HTTP) Run(ctx context.Context, job Job, lease Lease) lanegate.Ending {
 	began := time.Now()
 	ctx, release := withLease(ctx, lease)
@@ -126,6 +133,9 @@ func (h *HTTP) Run(ctx context.Context, job Job, lease Lease) lanegate.Ending {
 	if limit == 0 {
 		limit = h.opts.Timeout
 	}
+	if job.Run.Detached() {
+		limit = heartbeatOf(job.Run)
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, timeLimit(limit))
 	defer cancel()
 	end := h.run(ctx, job)
@@ -133,12 +143,28 @@ func (h *HTTP) Run(ctx context.Context, job Job, lease Lease) lanegate.Ending {
 	return end
 }
 
+// heartbeatOf is the run's heartbeat with its default.
+func heartbeatOf(r lanegate.Run) time.Duration {
+	if r.Heartbeat > 0 {
+		return r.Heartbeat.Std()
+	}
+	return lanegate.DefaultHeartbeat.Std()
+}
+
 func (h *HTTP) run(ctx context.Context, job Job) lanegate.Ending {
 	resp, sent, err := h.connectAndPost(ctx, job)
 	if err != nil {
+		if sent && job.Run.Detached() {
+			h.opts.Logger.WarnContext(ctx, "no whole answer from an asynchronous target; it has the run, or the attempt's deadline will pass",
+				"job", job.ID, "class", job.Class, "attempt", job.Attempt, "err", err)
+			return lanegate.Ending{}
+		}
 		return h.unanswered(ctx, sent, err)
 	}
 	defer resp.Body.Close()
+	if job.Run.Detached() && resp.StatusCode == http.StatusAccepted {
+		return lanegate.Ending{Status: resp.StatusCode}
+	}
 	log, result := newCapture(h.opts.Head, h.opts.Tail), &resultBuffer{}
 	read, err := io.CopyBuffer(io.MultiWriter(log, result), io.LimitReader(resp.Body, h.opts.Drain), make([]byte, readSize))
 	end := judge(resp.StatusCode, resp.Header, time.Now())
@@ -243,7 +269,14 @@ func (h *HTTP) setHeaders(header http.Header, job Job) {
 	header.Set("Lanegate-Job-Id", job.ID)
 	header.Set("Lanegate-Attempt", strconv.Itoa(job.Attempt))
 	header.Set("Lanegate-Class", job.Class)
-	for name, value := range map[string]string{"Lanegate-Logical-Date": job.LogicalDate, "Lanegate-Verification": job.Verification} {
+	token, heartbeat := "", ""
+	if job.Run.Detached() {
+		token, heartbeat = job.Token, strconv.FormatFloat(heartbeatOf(job.Run).Seconds(), 'f', -1, 64)
+	}
+	for name, value := range map[string]string{
+		"Lanegate-Logical-Date": job.LogicalDate, "Lanegate-Verification": job.Verification,
+		"Lanegate-Token": token, "Lanegate-Heartbeat-Seconds": heartbeat,
+	} {
 		header.Del(name)
 		if value != "" {
 			header.Set(name, printable(value))

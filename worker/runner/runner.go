@@ -55,6 +55,9 @@ type Job struct {
 // outcome cancelled, every other cause (ErrDrained, ErrFenced …) to interrupted.
 // A run that had ended by itself before the stop took effect is reported as what
 // it was. Independently of ctx a run is stopped when its lease runs out.
+//
+// An ending without an outcome means that the run goes on elsewhere, or may do so:
+// there is nothing to record, and whoever has it reports by the attempt's token.
 type Runner interface {
 	Run(ctx context.Context, job Job, lease Lease) lanegate.Ending
 }
