@@ -97,6 +97,8 @@ func (a *API) routes() []route {
 		{"GET", "/jobs/{id}/attempts", RoleSubmit, a.listAttempts},
 		{"GET", "/jobs/{id}/output", RoleSubmit, a.getOutput},
 		{"GET", "/jobs/{id}/wait", RoleSubmit, a.waitJob},
+		{"POST", "/jobs/{id}/attempts/{n}/heartbeat", RoleAttempt, a.heartbeatAttempt},
+		{"POST", "/jobs/{id}/attempts/{n}/complete", RoleAttempt, a.completeAttempt},
 		{"POST", "/jobs/{id}/cancel", RoleOperate, a.cancelJob},
 		{"POST", "/jobs/{id}/retry", RoleOperate, a.unlessDraining(a.retryJob)},
 		{"POST", "/jobs/{id}/run-next", RoleOperate, a.unlessDraining(a.runNext)},

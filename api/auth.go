@@ -20,9 +20,11 @@ import (
 // grants and attempts only.
 type Role string
 
-// Roles of tokens and routes. RolePublic is for routes only.
+// Roles of tokens and routes. RolePublic and RoleAttempt are for routes only: the
+// latter takes the token of the attempt itself instead of a client's.
 const (
 	RolePublic  Role = "public"
+	RoleAttempt Role = "attempt"
 	RoleSubmit  Role = "submit"
 	RoleView    Role = "view"
 	RoleOperate Role = "operate"
@@ -116,11 +118,11 @@ func (k keyring) find(r *http.Request) (caller, error) {
 	if len(k.sums) == 0 {
 		return localCaller, nil
 	}
-	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !ok || !strings.EqualFold(scheme, "Bearer") {
+	token, ok := bearer(r)
+	if !ok {
 		return caller{}, errNoToken
 	}
-	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	sum := sha256.Sum256([]byte(token))
 	found := -1
 	for i := range k.sums {
 		if subtle.ConstantTimeCompare(k.sums[i][:], sum[:]) == 1 {
@@ -131,6 +133,12 @@ func (k keyring) find(r *http.Request) (caller, error) {
 		return caller{}, errBadToken
 	}
 	return k.callers[found], nil
+}
+
+// bearer is the token in the Authorization header; false when there is none.
+func bearer(r *http.Request) (token string, ok bool) {
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.TrimSpace(token), ok && strings.EqualFold(scheme, "Bearer")
 }
 
 // includes says whether a token of role r may use a route that needs need.
@@ -153,7 +161,7 @@ func (r Role) includes(need Role) bool {
 // authorize returns the request with its caller, or why it may not go on.
 func (a *API) authorize(r *http.Request, rt route) (*http.Request, error) {
 	need := rt.role
-	if need == RolePublic {
+	if need == RolePublic || need == RoleAttempt {
 		return r, nil
 	}
 	c, err := a.keys.find(r)

@@ -88,7 +88,7 @@ func TestClassDurations(t *testing.T) {
 	const run = `"run":{"kind":"http","url":"http://x/"`
 	for _, body := range []string{
 		`{` + run + `},"timeout":%s}`, `{` + run + `},"warn_after":%s}`, `{` + run + `},"fresh_within":%s}`,
-		`{` + run + `},"backoff":{"base":%s}}`, `{` + run + `},"backoff":{"max":%s}}`, `{` + run + `,"heartbeat":%s}}`,
+		`{` + run + `},"backoff":{"base":%s}}`, `{` + run + `},"backoff":{"max":%s}}`, `{` + run + `,"mode":"async","heartbeat":%s}}`,
 	} {
 		for value, says := range map[string]string{
 			`"0s"`: "at least 1ms; to have none, or the default, leave the field out", `"0"`: "at least 1ms", `"1ns"`: "at least 1ms",
@@ -105,7 +105,15 @@ func TestClassDurations(t *testing.T) {
 				}
 			}
 		}
-		g.do("PUT", "/job-classes/c", fmt.Sprintf(body, `"1ms"`)).want(200)
+		least := `"1ms"`
+		if strings.Contains(body, "heartbeat") {
+			p := g.do("PUT", "/job-classes/c", fmt.Sprintf(body, least)).refused(422, "invalid_fields")
+			if p.Fields[0].Pointer != "/run/heartbeat" || !strings.Contains(p.Fields[0].Detail, "from 1s to 24h") {
+				t.Errorf("a heartbeat of 1ms: %v", p.Fields)
+			}
+			least = `"1s"`
+		}
+		g.do("PUT", "/job-classes/c", fmt.Sprintf(body, least)).want(200)
 	}
 	g.do("GET", "/job-classes/d", "").refused(404, "class_not_found")
 }

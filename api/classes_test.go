@@ -170,7 +170,7 @@ func TestClassFaultsAreNamedTogether(t *testing.T) {
 		`{"run":{"kind":"http","url":"http://u:p@h/"}}`:                                              "/run/url",
 		`{"run":{"kind":"http","url":"http://h/","headers":{"X":"a\r\nY: b"}}}`:                      "/run/headers",
 		`{"run":{"kind":"agent","command":"true"}}`:                                                  "/run",
-		`{"run":{"kind":"http","url":"http://h/","mode":"async"}}`:                                   "/run",
+		`{"run":{"kind":"http","url":"http://h/","heartbeat":"9s"}}`:                                 "/run/heartbeat",
 		`{"run":{"kind":"exec","command":"true"},"description":"` + strings.Repeat("x", 2001) + `"}`: "/description",
 	} {
 		if p := g.do("PUT", "/job-classes/c", body).refused(422, "invalid_fields"); p.Fields[0].Pointer != pointer {

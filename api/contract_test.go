@@ -94,7 +94,7 @@ func checkAnswer(t testing.TB, served chi.Router, req *http.Request, body []byte
 }
 
 func TestRoutesHaveARole(t *testing.T) {
-	roles := append([]Role{RolePublic}, Roles...)
+	roles := append([]Role{RolePublic, RoleAttempt}, Roles...)
 	seen := map[string]bool{}
 	for _, rt := range (&API{}).routes() {
 		if !slices.Contains(roles, rt.role) {

@@ -58,7 +58,6 @@ func TestClassFaultsComeAllAtOnce(t *testing.T) {
 	for _, run := range []lanegate.Run{
 		{Kind: lanegate.RunAgent, Command: "cmd"},
 		{Kind: lanegate.RunSQS, Queue: "q"},
-		{Kind: lanegate.RunHTTP, URL: "http://x/", Mode: lanegate.ModeAsync},
 	} {
 		_, _, err := f.svc.PutClass(t.Context(), "later", lanegate.ClassSpec{Run: run}, admin)
 		wantFields(t, err, "/run")

@@ -61,6 +61,7 @@ type Service struct {
 	trials    *trials
 	memo      *memo
 	oracle    *oracle
+	hearts    heartWatch
 	nudges    chan struct{}                      // holds one token; see Nudges
 	target    atomic.Pointer[lanegate.ClassSpec] // Options.DefaultTarget, until SetDefaultTarget
 }

@@ -106,14 +106,18 @@ func (s *Service) ReapWorker(ctx context.Context, worker string, beat int64) err
 	return err
 }
 
-// ReapOrphans makes attempts lost whose worker is gone.
+// ReapOrphans makes attempts lost whose worker is gone, or whose target fell silent.
 func (s *Service) ReapOrphans(ctx context.Context) error {
 	lost, err := s.store.ReapOrphans(ctx)
 	if len(lost) > 0 {
 		s.log.WarnContext(ctx, "attempts without a live worker are lost", "attempts", len(lost))
 	}
 	s.endedAll(ctx, lost)
-	return err
+	if err != nil {
+		s.hearts.looked(time.Now(), false, s.opts.Lease)
+		return err
+	}
+	return s.reapDetached(ctx)
 }
 
 func (s *Service) endedAll(ctx context.Context, all []Ended) {

@@ -147,6 +147,7 @@ func mendSchemas(schemas openapi3.Schemas) {
 	set("submitRequest", "payload", anyJSON)
 	set("jobResponse", "payload", anyJSON)
 	set("jobResponse", "result", anyJSON)
+	set("completeRequest", "result", anyJSON)
 	set("laneRequest", "width", width)
 	set("laneResponse", "width_setting", width)
 	if expected := schemas["expectedResponse"]; expected != nil {
@@ -202,10 +203,11 @@ func setHeader(r *openapi3.Response, name, description string, schema *openapi3.
 }
 
 // mendBody makes a documented body required, but for the demotions, which only
-// take a reason: any other call that may come without a body documents none.
+// take a reason, and for heartbeats, whose token may be in the header: any other
+// call that may come without a body documents none.
 func mendBody(op *openapi3.Operation) {
 	if op.RequestBody != nil && op.RequestBody.Value != nil {
-		op.RequestBody.Value.Required = !strings.HasPrefix(op.OperationID, "demote-")
+		op.RequestBody.Value.Required = !strings.HasPrefix(op.OperationID, "demote-") && op.OperationID != "heartbeat-attempt"
 	}
 }
 
