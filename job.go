@@ -80,6 +80,8 @@ type Job struct {
 	Client      string // name of the token that submitted it
 	Key         string // idempotency key, "" when none
 	LogicalDate string // as sent, "" when none
+	// Worker is the only one that may run it, as somebody waits there; "" when any may.
+	Worker string
 	RunAt       *time.Time
 	State       State
 	Reason      string // why it is where it is, in words; "" when plain

@@ -89,7 +89,14 @@ type Due struct {
 	FirstAt time.Time // zero: no run-next
 	PlaceAt time.Time
 	PlaceID string
+	// Worker is the only one that may run this job, "" when any may: somebody waits
+	// there to run it on the spot.
+	Worker string
 }
+
+// OnTheSpot is the name under which a worker's Commands have the command that
+// waits there for jobs of a class that name that worker.
+func OnTheSpot(class string) string { return "here:" + class }
 
 // Before is the order of a line: run-next jobs first, by the time a person asked
 // for it, then by place (time, then id).
@@ -116,6 +123,9 @@ type Worker struct {
 	SerialFree bool
 	// Commands maps each command in its catalogue to the digest of its definition.
 	Commands map[string]string
+	// Agent: it is no gateway. It runs classes of kind agent, which nobody else
+	// does, and carries out no verification run.
+	Agent bool
 }
 
 // Code is a machine-readable reason for a wait.

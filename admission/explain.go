@@ -147,8 +147,12 @@ func (e *explainer) standing(ln *line, add func(Code, string, []string)) {
 	if !ln.lane.served {
 		add(NoWorker, ln.lane.name, nil)
 	}
-	if len(ln.able) == 0 && needsCommand(ln.class) && !e.elsewhere(ln) {
+	switch able := ln.runners(); {
+	case len(able) > 0:
+	case needsCommand(ln.class) && !e.elsewhere(ln):
 		add(NoWorker, ln.class.Run.Command, nil)
+	case !needsCommand(ln.class) && ln.lane.served: // by agents, which send no requests
+		add(NoWorker, ln.lane.name, nil)
 	}
 	for _, n := range ln.needs {
 		if a := &e.p.ledger.accounts[n.resource]; a.never(n.units, ln.lane.serial) {
@@ -190,11 +194,12 @@ func (e *explainer) slots(ln *line, add func(Code, string, []string)) bool {
 // workersFull says whether every worker that can run the class is full, and
 // whether the only free slot left is held for the job with the reservation.
 func (e *explainer) workersFull(ln *line) (full, onlyHeld bool) {
-	if len(ln.able) == 0 {
+	able := ln.runners()
+	if len(able) == 0 {
 		return false, false
 	}
 	free := func(held bool) bool {
-		return slices.ContainsFunc(ln.able, func(w *worker) bool { return w.slots(ln.lane.serial, held) > 0 })
+		return slices.ContainsFunc(able, func(w *worker) bool { return w.slots(ln.lane.serial, held) > 0 })
 	}
 	full = !free(true)
 	return full, !full && !free(false)
@@ -205,7 +210,7 @@ func (e *explainer) onWorkers(ln *line) []string {
 	var jobs []string
 	for _, r := range e.now {
 		if r.Verification == "" && (r.Lane == lanegate.LaneSerial) == ln.lane.serial &&
-			slices.ContainsFunc(ln.able, func(w *worker) bool { return w.ID == r.Worker }) {
+			slices.ContainsFunc(ln.runners(), func(w *worker) bool { return w.ID == r.Worker }) {
 			jobs = append(jobs, r.Job)
 		}
 	}

@@ -91,11 +91,11 @@ type line struct {
 	lane  *lane
 	needs []need
 	able  []*worker // those that serve the lane and have the command
+	all   []*worker // every live one
 	due   []*Due    // in the order of the line
 	// started counts the jobs of due that this pass started, those left to other
 	// workers included; granted only what is given out. Both count from the head:
-	// what is left to another worker comes after everything granted, because all
-	// jobs of a class need the same of a worker.
+	// what is left to another worker comes after everything granted.
 	started, granted int
 	// inFlight counts every attempt of the class and the starts of this pass;
 	// verifying those of the trial, which its limit does not bound.
@@ -108,6 +108,20 @@ type line struct {
 
 // next is the first job that was not started in this pass.
 func (ln *line) next() *Due { return ln.due[ln.started] }
+
+// runners are the workers that can run the next job.
+func (ln *line) runners() []*worker {
+	pin := ln.next().Worker
+	if pin == "" {
+		return ln.able
+	}
+	for _, w := range ln.all {
+		if w.ID == pin && w.serves(ln.lane.name) && w.waitsFor(ln.class, ln.lane.serial) {
+			return []*worker{w}
+		}
+	}
+	return nil
+}
 
 // waiting is the first job that was not granted, nil when none is left.
 func (ln *line) waiting() *Due {
@@ -132,7 +146,7 @@ func (p *pass) open(ln *line) bool {
 	return ln.started < len(ln.due) &&
 		ln.ordinary() < ln.limit() &&
 		!ln.reserved && !ln.class.Paused && !ln.lane.paused && !ln.wait &&
-		len(ln.able) > 0 &&
+		len(ln.runners()) > 0 &&
 		p.ledger.never(ln.needs, ln.lane.serial) == nil
 }
 
@@ -147,14 +161,24 @@ type worker struct {
 
 func (w *worker) serves(lane string) bool { return w.Lanes == nil || slices.Contains(w.Lanes, lane) }
 
-// has says whether the worker can run the class: everyone can send a request,
+// has says whether the worker can run the class: every gateway can send a request,
 // commands must be in its catalogue with the very definition the class is about.
 func (w *worker) has(c *lanegate.Class) bool {
+	if w.Agent != (c.Run.Kind == lanegate.RunAgent) {
+		return false
+	}
 	if !needsCommand(c) {
 		return true
 	}
 	digest, ok := w.Commands[c.Run.Command]
 	return ok && digest == c.CommandDigest
+}
+
+// waitsFor says whether the worker has a command of its own for jobs of the class
+// that name it. Outside serial it must be the one that was proven.
+func (w *worker) waitsFor(c *lanegate.Class, serial bool) bool {
+	digest, ok := w.Commands[OnTheSpot(c.ID)]
+	return ok && w.Agent && c.Run.Kind == lanegate.RunAgent && (serial || digest == c.CommandDigest)
 }
 
 func needsCommand(c *lanegate.Class) bool {

@@ -194,6 +194,9 @@ func (p *pass) addWorkers() {
 			}
 		}
 	}
+	for _, ln := range p.lines {
+		ln.all = p.workers
+	}
 }
 
 // startStarved lets the heads that have been held up too long go first, and
@@ -235,7 +238,7 @@ func (p *pass) starved() []*line {
 // outside serial, nil when there is none. "First" makes the choice last: the
 // slot stays free, so the next pass finds the same worker, or an earlier one.
 func (ln *line) freeWorker() *worker {
-	for _, w := range ln.able {
+	for _, w := range ln.runners() {
 		if w.free > 0 {
 			return w
 		}
@@ -302,7 +305,9 @@ func (p *pass) start(ln *line) bool {
 	}
 	job := ln.next()
 	p.move(ln, w, 1)
-	if p.in.Asking != "" && w.ID != p.in.Asking {
+	// Nothing is granted behind what is left to another worker: a class's jobs
+	// start in their order.
+	if p.in.Asking != "" && (w.ID != p.in.Asking || ln.started-1 > ln.granted) {
 		p.left = append(p.left, start{ln, w})
 		return true
 	}
@@ -321,7 +326,7 @@ func (p *pass) start(ln *line) bool {
 // else the one with the most free slots, nil when all are full.
 func (p *pass) workerFor(ln *line) *worker {
 	var best *worker
-	for _, w := range ln.able {
+	for _, w := range ln.runners() {
 		free := w.slots(ln.lane.serial, false)
 		if free <= 0 {
 			continue

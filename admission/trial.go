@@ -273,7 +273,7 @@ func (p *pass) trialWorker(t *trial) *worker {
 			if w.ID == t.Owner {
 				return w
 			}
-		case !t.runsOn(w):
+		case w.Agent || !t.runsOn(w):
 		case w.ID == p.in.Asking:
 			return w
 		case first == nil:

@@ -57,7 +57,7 @@ func (p *pass) obstacles(t *trial) []Reason {
 // one, every worker; all commands, joined by "+", when each is on some worker but
 // no worker has them all; and "" when no worker lives and no command is needed.
 func (p *pass) missingCommands(t *trial) []string {
-	candidates := p.workers
+	candidates := slices.DeleteFunc(slices.Clone(p.workers), func(w *worker) bool { return w.Agent })
 	if t.Owner != "" {
 		if t.worker == nil {
 			return nil

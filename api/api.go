@@ -103,6 +103,10 @@ func (a *API) routes() []route {
 		{"POST", "/jobs/{id}/retry", RoleOperate, a.unlessDraining(a.retryJob)},
 		{"POST", "/jobs/{id}/run-next", RoleOperate, a.unlessDraining(a.runNext)},
 
+		{"POST", "/grants", RoleAgent, a.unlessDraining(a.grants)},
+		{"POST", "/grants/heartbeat", RoleAgent, a.beatGrants},
+		{"POST", "/grants/leave", RoleAgent, a.leaveGrants},
+
 		{"GET", "/job-classes", RoleView, a.listClasses},
 		{"POST", "/job-classes", RoleAdmin, a.createClass},
 		{"GET", "/job-classes/{id}", RoleView, a.getClass},

@@ -44,6 +44,8 @@ func mayCall(token Role, rt route) bool {
 		return rt.role == RoleSubmit || rt.role == RoleView || rt.role == RoleOperate
 	case RoleAdmin:
 		return rt.role != RoleAgent
+	case RoleRun:
+		return rt.role == RoleSubmit || rt.role == RoleAgent
 	}
 	return rt.role == RoleAgent
 }

@@ -21,6 +21,7 @@ type jobResponse struct {
 	Client         string            `json:"client" example:"cron"`
 	IdempotencyKey string            `json:"idempotency_key,omitempty"`
 	LogicalDate    string            `json:"logical_date,omitempty"`
+	Worker         string            `json:"worker,omitempty"`
 	SubmittedAt    time.Time         `json:"submitted_at" format:"date-time"`
 	RunAt          *time.Time        `json:"run_at,omitempty" format:"date-time"`
 	ReadyAt        time.Time         `json:"ready_at" format:"date-time"`
@@ -68,7 +69,7 @@ func newJobResponse(v service.JobView) jobResponse {
 	j := v.Job
 	r := jobResponse{
 		ID: j.ID, Class: j.Class, State: string(j.State), Reason: j.Reason, Client: j.Client,
-		IdempotencyKey: j.Key, LogicalDate: j.LogicalDate, SubmittedAt: j.SubmittedAt, RunAt: j.RunAt, ReadyAt: j.ReadyAt,
+		IdempotencyKey: j.Key, LogicalDate: j.LogicalDate, Worker: j.Worker, SubmittedAt: j.SubmittedAt, RunAt: j.RunAt, ReadyAt: j.ReadyAt,
 		StartedAt: j.StartedAt, FinishedAt: j.FinishedAt, Attempts: j.Attempts, Failures: j.Failures, Route: j.Route,
 		BlockedBy: j.BlockedBy, CancelRequest: j.CancelRequested,
 		Payload: jsontext.Value(v.Payload), Result: jsontext.Value(v.Result),

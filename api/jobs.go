@@ -111,7 +111,7 @@ func jobFilter(r *http.Request) (service.JobFilter, error) {
 			p.bad("class", "%q is not a class name", class)
 		}
 	}
-	if c.Role == RoleSubmit {
+	if c.Role == RoleSubmit || c.Role == RoleRun {
 		f.Client = c.Name
 	}
 	if len(c.Classes) > 0 {

@@ -26,6 +26,9 @@ type submitRequest struct {
 	RunAt          *time.Time     `json:"run_at,omitempty" format:"date-time"`
 	LogicalDate    string         `json:"logical_date,omitempty" example:"2026-11-29"`
 	IfFailed       string         `json:"if_failed,omitempty" enums:"retry"`
+	// Worker is an agent of the same token that waits to run this job, and nobody
+	// else may: lanegate run. When it goes, the queued job is cancelled.
+	Worker string `json:"worker,omitempty"`
 
 	eventKey string // of a CloudEvent, for when no other key is given
 }
@@ -259,7 +262,7 @@ func (req *submitRequest) takeKey(r *http.Request) error {
 // names of a batch's item.
 func (req submitRequest) submission(c caller, pointer string) (service.Submission, error) {
 	sub := service.Submission{
-		Class: req.Class, Payload: req.Payload, RunAt: req.RunAt, LogicalDate: req.LogicalDate, RetryFailed: req.IfFailed == "retry",
+		Class: req.Class, Payload: req.Payload, RunAt: req.RunAt, LogicalDate: req.LogicalDate, Worker: req.Worker, RetryFailed: req.IfFailed == "retry",
 	}
 	var errs []lanegate.FieldError
 	if req.IfFailed != "" && req.IfFailed != "retry" {

@@ -110,7 +110,8 @@ func clientAddress(next http.Handler, trusted []netip.Prefix) http.Handler {
 // is over: it may learn of the very job that the stop waits for.
 func (a *App) endWaits(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet || !strings.HasSuffix(strings.TrimSuffix(r.URL.Path, "/"), "/wait") {
+		path := strings.TrimSuffix(r.URL.Path, "/")
+		if (r.Method != http.MethodGet || !strings.HasSuffix(path, "/wait")) && (r.Method != http.MethodPost || path != "/grants") {
 			next.ServeHTTP(w, r)
 			return
 		}

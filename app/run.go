@@ -175,6 +175,9 @@ func (a *App) reapEarlier(ctx context.Context) error {
 		return err
 	}
 	for _, w := range workers {
+		if w.Agent != "" {
+			continue // it is no process of this host's; its beats tell
+		}
 		if err := a.svc.ReapWorker(ctx, w.ID, w.Beat); err != nil {
 			return err
 		}

@@ -276,8 +276,8 @@ func (c Config) faultsOf(spec lanegate.ClassSpec) []lanegate.FieldError {
 	errs := append(spec.Validate(), c.unknownUnits(spec.Units)...)
 	errs = append(errs, verification.CheckPhrases(spec)...)
 	run := spec.Run
-	if run.Kind == lanegate.RunAgent || run.Kind == lanegate.RunSQS {
-		errs = append(errs, lanegate.FieldError{Pointer: "/run", Detail: "this version runs kinds exec and http; agents and queues are not served yet"})
+	if run.Kind == lanegate.RunSQS {
+		errs = append(errs, lanegate.FieldError{Pointer: "/run", Detail: "this version runs kinds exec, http and agent; queues of others are not served yet"})
 	}
 	return errs
 }

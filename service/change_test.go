@@ -56,7 +56,6 @@ func TestClassFaultsComeAllAtOnce(t *testing.T) {
 	_, err = f.svc.PatchClass(t.Context(), "old", func(lanegate.ClassSpec) (lanegate.ClassSpec, error) { return wrong, nil }, admin)
 	wantFields(t, err, "/run/command", "/max_attempts", "/overlap", "/units/db", "/units/vendor")
 	for _, run := range []lanegate.Run{
-		{Kind: lanegate.RunAgent, Command: "cmd"},
 		{Kind: lanegate.RunSQS, Queue: "q"},
 	} {
 		_, _, err := f.svc.PutClass(t.Context(), "later", lanegate.ClassSpec{Run: run}, admin)

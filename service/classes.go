@@ -214,7 +214,7 @@ func (s *Service) saveSpec(tx ConfigTx, cfg Config, old lanegate.Class, spec lan
 	c := old
 	c.ClassSpec = complete(spec)
 	c.CommandDigest = s.commandDigest(c.ClassSpec, old.CommandDigest)
-	if c.ClassSpec.Run.Command != old.ClassSpec.Run.Command {
+	if c.Run.Command != old.Run.Command || c.Run.Kind != old.Run.Kind {
 		c.CommandDigest = s.commandDigest(c.ClassSpec, "")
 	}
 	c.Fingerprint = lanegate.Fingerprint(c.ClassSpec, c.CommandDigest)

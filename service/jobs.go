@@ -161,7 +161,7 @@ func (s *Service) Cancel(ctx context.Context, id, actor string) (JobView, error)
 	}
 	if job.State.Final() {
 		s.hub.finished(id)
-		s.bell.Ring(s.laneOf(ctx, job.Class)) // what was kept for it, others can have
+		s.ring(s.laneOf(ctx, job.Class)) // what was kept for it, others can have
 	} else {
 		s.nudge() // other processes' workers learn of it by their next beat
 	}
@@ -175,7 +175,7 @@ func (s *Service) Retry(ctx context.Context, id, actor string) (JobView, error) 
 	if err != nil {
 		return JobView{}, err
 	}
-	s.bell.Ring(s.laneOf(ctx, job.Class))
+	s.ring(s.laneOf(ctx, job.Class))
 	s.log.InfoContext(ctx, "job retried", "job", id, "actor", actor)
 	return s.Job(ctx, id)
 }
@@ -186,7 +186,7 @@ func (s *Service) RunNext(ctx context.Context, id, actor string) (JobView, error
 	if err != nil {
 		return JobView{}, err
 	}
-	s.bell.Ring(s.laneOf(ctx, job.Class))
+	s.ring(s.laneOf(ctx, job.Class))
 	s.log.InfoContext(ctx, "job moved to the front", "job", id, "class", job.Class, "actor", actor)
 	return s.Job(ctx, id)
 }

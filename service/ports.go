@@ -42,6 +42,8 @@ type NewJob struct {
 	LogicalDate string
 	// RetryFailed: when this is a replay and the job has failed, run it again.
 	RetryFailed bool
+	// Worker is the only one that may run the job, "" when any may.
+	Worker string
 }
 
 // Submitted is the answer to one submission.
@@ -163,7 +165,8 @@ type AdmissionStore interface {
 	EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.Ending) (Ended, error)
 }
 
-// Ended is what an outcome did.
+// Ended is what an outcome did. Without an attempt (its Number is 0) the job was
+// queued, for a worker that is gone, and is cancelled.
 type Ended struct {
 	Attempt    lanegate.Attempt
 	Job        lanegate.Job
@@ -187,6 +190,9 @@ type WorkerInfo struct {
 	Draining  bool
 	StartedAt time.Time
 	BeatAt    time.Time // of the last beat, by the database's clock
+	// Agent is the name of the token of an agent, "" for a gateway. Agents run
+	// classes of kind agent, and nobody else does.
+	Agent string
 }
 
 // Held is an attempt the database knows as a worker's.
@@ -220,7 +226,8 @@ type WorkerStore interface {
 	// a detached attempt's heartbeat is overdue. It is for people: by the database's
 	// clock, while death is declared by observation. Lanes without any are left out.
 	Silent(ctx context.Context, older time.Duration) (map[string]int, error)
-	// LeaveWorker ends the worker's row; its remaining attempts, if any, become lost.
+	// LeaveWorker ends the worker's row; its remaining attempts, if any, become lost,
+	// and queued jobs that only it may run are cancelled, as when it is reaped.
 	LeaveWorker(ctx context.Context, worker string) ([]Ended, error)
 	// LiveWorkers lists the rows that have not ended.
 	LiveWorkers(ctx context.Context) ([]WorkerInfo, error)
@@ -228,7 +235,8 @@ type WorkerStore interface {
 	// ends and its attempts that are not detached become lost. Nothing happens
 	// (nil, nil) when it has beaten since or has ended.
 	ReapWorker(ctx context.Context, worker string, beat int64) ([]Ended, error)
-	// ReapOrphans makes attempts lost whose worker's row has ended or is missing.
+	// ReapOrphans makes attempts lost whose worker's row has ended or is missing, and
+	// cancels the queued jobs that only such a worker may run.
 	ReapOrphans(ctx context.Context) ([]Ended, error)
 	// Heartbeat moves the deadline of a detached attempt on, by the heartbeat of its
 	// class. ErrLateWrite when the fence does not match an attempt without an

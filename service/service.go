@@ -62,6 +62,7 @@ type Service struct {
 	memo      *memo
 	oracle    *oracle
 	hearts    heartWatch
+	agents    agentWakes
 	nudges    chan struct{}                      // holds one token; see Nudges
 	target    atomic.Pointer[lanegate.ClassSpec] // Options.DefaultTarget, until SetDefaultTarget
 }
@@ -127,6 +128,6 @@ func newID() string { return uuid.Must(uuid.NewV7()).String() }
 // ringAll wakes every lane: after a change of limits anything may have become admissible.
 func (s *Service) ringAll(lanes []lanegate.Lane) {
 	for _, l := range lanes {
-		s.bell.Ring(l.Name)
+		s.ring(l.Name)
 	}
 }

@@ -25,6 +25,9 @@ type Submission struct {
 	LogicalDate string
 	// RetryFailed: if this turns out to be a repeat and the job has failed, run it again.
 	RetryFailed bool
+	// Worker is the client's own agent that waits to run this job, and nobody else
+	// may; "" for any worker. Submit only.
+	Worker string
 }
 
 // maxRunAhead bounds run_at: later than this is a mistaken unit, not a plan.
@@ -36,6 +39,11 @@ func (s *Service) Submit(ctx context.Context, client string, sub Submission) (Su
 	job, err := s.newJob(client, sub)
 	if err != nil {
 		return Submitted{}, err
+	}
+	if sub.Worker != "" {
+		if err := s.onTheSpot(ctx, client, sub); err != nil {
+			return Submitted{}, err
+		}
 	}
 	res, err := s.store.Submit(ctx, job)
 	if errors.Is(err, lanegate.ErrUnknownClass) && s.target.Load() != nil {
@@ -65,6 +73,9 @@ func (s *Service) SubmitBatch(ctx context.Context, client string, subs []Submiss
 	var index []int
 	for i, sub := range subs {
 		job, err := s.newJob(client, sub)
+		if err == nil && sub.Worker != "" {
+			err = lanegate.Invalid([]lanegate.FieldError{{Pointer: "/worker", Detail: "can't be given in a batch; submit the job by itself"}})
+		}
 		if err != nil {
 			out[i].Err = err
 			continue
@@ -128,7 +139,7 @@ func (s *Service) newJob(client string, sub Submission) (NewJob, error) {
 	}
 	job := NewJob{
 		ID: newID(), Class: sub.Class, Client: client, Key: sub.Key, Payload: payload,
-		LogicalDate: sub.LogicalDate, RetryFailed: sub.RetryFailed,
+		LogicalDate: sub.LogicalDate, RetryFailed: sub.RetryFailed, Worker: sub.Worker,
 	}
 	if sub.RunAt != nil {
 		at := lanegate.Micro(*sub.RunAt)
@@ -139,7 +150,7 @@ func (s *Service) newJob(client string, sub Submission) (NewJob, error) {
 }
 
 // submissionDigest covers what makes two submissions the same: class, payload
-// bytes, run_at and logical date, each with its length before it.
+// bytes, run_at, logical date and worker, each with its length before it.
 func submissionDigest(j NewJob) []byte {
 	h := sha256.New()
 	part := func(b []byte) {
@@ -156,6 +167,9 @@ func submissionDigest(j NewJob) []byte {
 		part(nil)
 	}
 	part([]byte(j.LogicalDate))
+	if j.Worker != "" { // as it was before there were such jobs
+		part([]byte(j.Worker))
+	}
 	return h.Sum(nil)
 }
 
@@ -205,7 +219,7 @@ func (s *Service) accepted(ctx context.Context, all ...Submitted) {
 		}
 	}
 	for _, lane := range s.lanesOf(ctx, classes) {
-		s.bell.Ring(lane)
+		s.ring(lane)
 	}
 }
 

@@ -178,26 +178,32 @@ func (s *Service) syncCommands(ctx context.Context, which func(lanegate.Class) b
 			if !which(old) {
 				continue
 			}
-			c := old
-			c.CommandDigest = s.commandDigest(c.ClassSpec, old.CommandDigest)
-			if c.CommandDigest == old.CommandDigest {
+			digest := s.commandDigest(old.ClassSpec, old.CommandDigest)
+			if digest == old.CommandDigest {
 				continue
 			}
-			c.Fingerprint = lanegate.Fingerprint(c.ClassSpec, c.CommandDigest)
-			if err := demoteIfChanged(tx, old, &c, o); err != nil {
-				return err
-			}
-			c.UpdatedAt = tx.Now()
-			if err := tx.SaveClass(c); err != nil {
-				return err
-			}
-			if err := tx.AppendHistory(HistoryEvent{
-				Subject: classSubject + c.ID, Event: "command_changed", Actor: o.Actor, Reason: o.Reason,
-				Evidence: map[string]any{"fingerprint_before": old.Fingerprint, "fingerprint": c.Fingerprint},
-			}); err != nil {
+			if err := saveDigest(tx, old, digest, o); err != nil {
 				return err
 			}
 		}
 		return nil
+	})
+}
+
+// saveDigest gives a class another definition of its command, and what follows.
+func saveDigest(tx ConfigTx, old lanegate.Class, digest string, o ChangeOptions) error {
+	c := old
+	c.CommandDigest = digest
+	c.Fingerprint = lanegate.Fingerprint(c.ClassSpec, c.CommandDigest)
+	if err := demoteIfChanged(tx, old, &c, o); err != nil {
+		return err
+	}
+	c.UpdatedAt = tx.Now()
+	if err := tx.SaveClass(c); err != nil {
+		return err
+	}
+	return tx.AppendHistory(HistoryEvent{
+		Subject: classSubject + c.ID, Event: "command_changed", Actor: o.Actor, Reason: o.Reason,
+		Evidence: map[string]any{"fingerprint_before": old.Fingerprint, "fingerprint": c.Fingerprint},
 	})
 }

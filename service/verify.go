@@ -54,7 +54,7 @@ func (s *Service) CreateVerification(ctx context.Context, spec lanegate.Verifica
 		}
 		s.log.InfoContext(ctx, "verification run planned", "verification", v.ID, "actor", o.Actor, "rounds", len(v.Plan))
 		s.trials.opened()
-		s.bell.Ring(lanegate.LaneSerial)
+		s.ring(lanegate.LaneSerial)
 		return v, nil
 	}
 }
@@ -235,7 +235,7 @@ func (s *Service) ringLanes(ctx context.Context) {
 	cfg, err := s.store.Config(ctx)
 	if err != nil {
 		s.log.WarnContext(ctx, "lanes not woken", "err", fmt.Errorf("read the configuration: %w", err))
-		s.bell.Ring(lanegate.LaneSerial)
+		s.ring(lanegate.LaneSerial)
 		return
 	}
 	s.ringAll(cfg.Lanes)

@@ -281,7 +281,7 @@ func (r *request) judgeClass(c lanegate.Class) {
 
 // judgeWorkers: one worker carries out the whole run, so it must have all commands.
 func (r *request) judgeWorkers() {
-	live := slices.DeleteFunc(slices.Clone(r.facts.workers), func(w WorkerInfo) bool { return w.Draining })
+	live := slices.DeleteFunc(slices.Clone(r.facts.workers), func(w WorkerInfo) bool { return w.Draining || w.Agent != "" })
 	if slices.ContainsFunc(live, func(w WorkerInfo) bool { return canRunAll(w, r.known) }) {
 		return
 	}

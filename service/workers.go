@@ -33,6 +33,11 @@ func (s *Service) Beat(ctx context.Context, worker string) ([]Held, error) {
 // free slot it returns at once, unless a verification run may be open, whose runs
 // take no slot; so a worker may always call it.
 func (s *Service) Admit(ctx context.Context, ask Ask) (Admitted, error) {
+	s.agents.poke() // whatever made this worker look, may be for them
+	return s.admit(ctx, ask)
+}
+
+func (s *Service) admit(ctx context.Context, ask Ask) (Admitted, error) {
 	if ask.Free <= 0 && !ask.SerialFree && !s.trials.mayBeOpen.Load() {
 		return Admitted{NextDue: -1}, nil
 	}
@@ -129,6 +134,12 @@ func (s *Service) endedAll(ctx context.Context, all []Ended) {
 // ended does what follows an outcome: waiters and lanes are woken, it is counted and logged.
 func (s *Service) ended(ctx context.Context, e Ended) {
 	a := e.Attempt
+	if a.Number == 0 {
+		s.log.WarnContext(ctx, "job cancelled, as the process that waited to run it is gone", "job", e.Job.ID, "class", e.Job.Class, "worker", e.Job.Worker)
+		s.hub.finished(e.Job.ID)
+		s.ring(s.laneOf(ctx, e.Job.Class))
+		return
+	}
 	s.metrics.ended(e)
 	level := s.log.InfoContext
 	if a.Outcome != lanegate.Succeeded && a.Outcome != lanegate.Deferred {
@@ -149,7 +160,7 @@ func (s *Service) ended(ctx context.Context, e Ended) {
 	case len(a.Trouble) > 0 || len(a.Measured) > 0:
 		s.trials.poke() // it may have left something to be judged
 	}
-	s.bell.Ring(a.Lane)
+	s.ring(a.Lane)
 }
 
 // Rings wakes the worker of this process; see Doorbell.

@@ -200,7 +200,7 @@ func workersOf(live []workerRow, running []admission.Running) []admission.Worker
 		}
 		workers = append(workers, admission.Worker{
 			ID: w.ID, Lanes: w.Lanes.v, Commands: w.Commands.v,
-			Free: max(0, w.Slots-busy[w.ID]), SerialFree: !serial[w.ID],
+			Free: max(0, w.Slots-busy[w.ID]), SerialFree: !serial[w.ID], Agent: w.Agent != "",
 		})
 	}
 	return workers
@@ -256,10 +256,11 @@ type headRow struct {
 	FirstAt dbTime `db:"first_at"`
 	PlaceAt dbTime `db:"place_at"`
 	PlaceID string `db:"place_id"`
+	Worker  string `db:"worker"`
 }
 
 func (r headRow) due() admission.Due {
-	d := admission.Due{Job: r.Job, Class: r.Class, PlaceAt: r.PlaceAt.t, PlaceID: r.PlaceID}
+	d := admission.Due{Job: r.Job, Class: r.Class, PlaceAt: r.PlaceAt.t, PlaceID: r.PlaceID, Worker: r.Worker}
 	if first := r.FirstAt.ptr(); first != nil {
 		d.FirstAt = *first
 	}

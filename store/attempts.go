@@ -200,7 +200,11 @@ func (t *tx) settle(job *jobRow, e lanegate.Ending) (lanegate.Settlement, error)
 		return lanegate.Settlement{}, err
 	}
 	class, _ := cfg.class(job.Class)
-	set := lanegate.Settle(job.job(), class.ClassSpec, e, t.s.jitter())
+	spec := class.ClassSpec
+	if job.Worker != "" { // whoever waited there for it knows how it ended
+		spec.Repeatable = new(false)
+	}
+	set := lanegate.Settle(job.job(), spec, e, t.s.jitter())
 	from := job.State
 	if err := job.move(set.Event); err != nil {
 		return set, err

@@ -186,7 +186,7 @@ func (t *tx) lanesNow(c *configState, live []workerRow) ([]lanegate.Lane, error)
 		name := lanes[i].Name
 		left, ok := last[name]
 		lanes[i].Available = !unseen[name] && (ok && t.at.Sub(left) < servedFor ||
-			slices.ContainsFunc(live, func(w workerRow) bool { return w.serves(name) }))
+			slices.ContainsFunc(live, func(w workerRow) bool { return w.opens(name) }))
 	}
 	return lanes, nil
 }

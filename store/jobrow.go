@@ -2,7 +2,7 @@ package store
 
 import "github.com/lanegate/lanegate"
 
-// jobRow is the narrow row of a job. The last three columns are its Route.
+// jobRow is the narrow row of a job. The columns of its Route are those of its last start.
 type jobRow struct {
 	ID              string         `db:"id"`
 	Class           string         `db:"class"`
@@ -32,11 +32,12 @@ type jobRow struct {
 	RouteLane       string         `db:"route_lane"`
 	RouteReason     string         `db:"route_reason"`
 	RouteWanted     string         `db:"route_wanted"`
+	Worker          string         `db:"worker"`
 }
 
 const jobColumns = `id, class, client, idempotency_key, logical_date, run_at, state, reason, submitted_at, ready_at, due,
        place_at, place_id, first_at, attempts, failures, extra_attempts, losses, deferrals, interruptions,
-       blocked_by, cancel_requested, verification, started_at, finished_at, route_lane, route_reason, route_wanted`
+       blocked_by, cancel_requested, verification, started_at, finished_at, route_lane, route_reason, route_wanted, worker`
 
 func (r jobRow) job() lanegate.Job {
 	j := lanegate.Job{
@@ -46,7 +47,7 @@ func (r jobRow) job() lanegate.Job {
 		PlaceAt: r.PlaceAt.t, PlaceID: r.PlaceID, FirstAt: r.FirstAt.ptr(),
 		Attempts: r.Attempts, Failures: r.Failures, ExtraAttempts: r.ExtraAttempts,
 		Losses: r.Losses, Deferrals: r.Deferrals, Interruptions: r.Interruptions,
-		BlockedBy: r.BlockedBy, CancelRequested: r.CancelRequested, Verification: r.Verification,
+		BlockedBy: r.BlockedBy, CancelRequested: r.CancelRequested, Verification: r.Verification, Worker: r.Worker,
 		StartedAt: r.StartedAt.ptr(), FinishedAt: r.FinishedAt.ptr(),
 	}
 	if r.RouteLane != "" {

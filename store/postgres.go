@@ -33,9 +33,9 @@ SELECT version, clock_timestamp() AS at
   FROM locked`
 	// One index seek per class, whatever the backlog.
 	sqlPGHeads = `
-SELECT j.id, j.class, j.first_at, j.place_at, j.place_id
+SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
   FROM json_array_elements_text(CAST($1 AS json)) AS want (class)
- CROSS JOIN LATERAL (SELECT h.id, h.class, h.first_at, h.place_at, h.place_id
+ CROSS JOIN LATERAL (SELECT h.id, h.class, h.first_at, h.place_at, h.place_id, h.worker
                        FROM jobs AS h
                       WHERE h.state = 'queued' AND h.due AND h.class = want.class
                       ORDER BY h.first_at, h.place_at, h.place_id

@@ -10,7 +10,7 @@ import (
 )
 
 const sqlListReadyHeads = `
-SELECT id, class, first_at, place_at, place_id
+SELECT id, class, first_at, place_at, place_id, worker
   FROM jobs {{use jobs_ready_idx}}
  WHERE state = 'queued' AND NOT due AND ready_at <= $1
  ORDER BY ready_at, place_at, place_id

@@ -33,7 +33,7 @@ func sqliteDialect(clock func() time.Time) *dialect {
 // The CROSS JOIN keeps SQLite from turning the loop round: for each class one
 // seek in jobs_line_idx, then its rows by key.
 const sqlSQLiteHeads = `
-SELECT j.id, j.class, j.first_at, j.place_at, j.place_id
+SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
   FROM json_each($1) AS want
  CROSS JOIN jobs AS j
     ON j.id IN (SELECT h.id

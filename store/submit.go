@@ -61,8 +61,8 @@ INSERT INTO idempotency_keys (client, key, digest, job_id)
 VALUES ($1, $2, $3, $4)`
 	sqlInsertJob = `
 INSERT INTO jobs (id, class, client, idempotency_key, logical_date, run_at, state, reason, submitted_at, ready_at, due,
-       place_at, place_id, first_at, blocked_by, finished_at, ring_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`
+       place_at, place_id, first_at, blocked_by, finished_at, ring_at, worker)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`
 	sqlInsertPayload = `
 INSERT INTO job_payloads (job_id, payload)
 VALUES ($1, $2)`
@@ -110,7 +110,7 @@ func (t *tx) newRow(n service.NewJob) jobRow {
 	now := at(t.at)
 	row := jobRow{
 		ID: n.ID, Class: n.Class, Client: n.Client, Key: n.Key, LogicalDate: n.LogicalDate, RunAt: atPtr(n.RunAt),
-		State: lanegate.StateQueued, SubmittedAt: now, ReadyAt: now, PlaceAt: now, PlaceID: n.ID, FirstAt: never, Due: true,
+		State: lanegate.StateQueued, SubmittedAt: now, ReadyAt: now, PlaceAt: now, PlaceID: n.ID, FirstAt: never, Due: true, Worker: n.Worker,
 	}
 	if row.RunAt.t.After(t.at) {
 		row.ReadyAt, row.PlaceAt, row.Due = row.RunAt, row.RunAt, false
@@ -120,7 +120,7 @@ func (t *tx) newRow(n service.NewJob) jobRow {
 
 func (t *tx) insertJob(r jobRow, n service.NewJob) error {
 	if err := t.one(sqlInsertJob, nil, r.ID, r.Class, r.Client, r.Key, r.LogicalDate, r.RunAt, r.State, r.Reason,
-		r.SubmittedAt, r.ReadyAt, r.Due, r.PlaceAt, r.PlaceID, r.FirstAt, r.BlockedBy, r.FinishedAt, t.ringAt(r)); err != nil {
+		r.SubmittedAt, r.ReadyAt, r.Due, r.PlaceAt, r.PlaceID, r.FirstAt, r.BlockedBy, r.FinishedAt, t.ringAt(r), r.Worker); err != nil {
 		return fmt.Errorf("insert job %s: %w", r.ID, err)
 	}
 	if err := t.one(sqlInsertPayload, nil, r.ID, blob(n.Payload)); err != nil {

@@ -23,6 +23,7 @@ type workerRow struct {
 	StartedAt dbTime                    `db:"started_at"`
 	BeatAt    dbTime                    `db:"beat_at"`
 	EndedAt   dbTime                    `db:"ended_at"`
+	Agent     string                    `db:"agent"`
 }
 
 // serves says whether the worker serves a lane; nil lanes are all lanes.
@@ -30,15 +31,22 @@ func (w workerRow) serves(lane string) bool {
 	return w.Lanes.v == nil || slices.Contains(w.Lanes.v, lane)
 }
 
+// opens says whether the worker makes a lane available. An agent does so for the
+// lanes it names: one that takes what comes, or waits for a job of its own, must
+// not draw the gateway's own classes into a lane that no gateway serves.
+func (w workerRow) opens(lane string) bool {
+	return w.serves(lane) && (w.Agent == "" || w.Lanes.v != nil)
+}
+
 func (w workerRow) info() service.WorkerInfo {
 	return service.WorkerInfo{
 		ID: w.ID, Host: w.Host, PID: w.PID, Lanes: w.Lanes.v, Slots: w.Slots, Commands: w.Commands.v,
-		Beat: w.Beat, Draining: w.Draining, StartedAt: w.StartedAt.t, BeatAt: w.BeatAt.t,
+		Beat: w.Beat, Draining: w.Draining, StartedAt: w.StartedAt.t, BeatAt: w.BeatAt.t, Agent: w.Agent,
 	}
 }
 
 const (
-	workerColumns = `id, host, pid, lanes, slots, commands, beat, draining, started_at, beat_at, ended_at`
+	workerColumns = `id, host, pid, lanes, slots, commands, beat, draining, started_at, beat_at, ended_at, agent`
 
 	sqlListLiveWorkers = `
 SELECT ` + workerColumns + `
@@ -53,8 +61,8 @@ SELECT ` + workerColumns + `
 	// Admission keeps the asking worker from being declared dead, not from beating.
 	sqlGetWorkerLive = sqlGetWorker + ` {{share}}`
 	sqlInsertWorker  = `
-INSERT INTO workers (id, host, pid, lanes, slots, commands, beat, draining, started_at, beat_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+INSERT INTO workers (id, host, pid, lanes, slots, commands, beat, draining, started_at, beat_at, agent)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 	sqlUpdateWorker = `
 UPDATE workers SET lanes = $1, slots = $2, commands = $3, draining = $4
  WHERE id = $5 AND ended_at IS NULL`
@@ -89,7 +97,7 @@ func commandsOf(w service.WorkerInfo) dbJSON[map[string]string] {
 func (s *Store) RegisterWorker(ctx context.Context, w service.WorkerInfo) error {
 	err := s.inTx(ctx, "register worker "+w.ID, func(t *tx) error {
 		return t.one(sqlInsertWorker, nil, w.ID, w.Host, w.PID, dbJSON[[]string]{w.Lanes}, w.Slots, commandsOf(w),
-			w.Beat, w.Draining, t.orNow(w.StartedAt), at(t.at))
+			w.Beat, w.Draining, t.orNow(w.StartedAt), at(t.at), w.Agent)
 	})
 	if faultDuplicate.is(err) {
 		return lanegate.ErrWorkerGone.With("worker id %s is known already; every start of a process needs a new one.", w.ID).Because(err)
@@ -108,8 +116,8 @@ func (s *Store) UpdateWorker(ctx context.Context, w service.WorkerInfo) error {
 		if !found || !old.EndedAt.t.IsZero() {
 			return lanegate.ErrWorkerGone
 		}
-		now := workerRow{Lanes: dbJSON[[]string]{w.Lanes}}
-		if err := t.stampLanes(func(lane string) bool { return old.serves(lane) && !now.serves(lane) }); err != nil {
+		now := workerRow{Lanes: dbJSON[[]string]{w.Lanes}, Agent: old.Agent}
+		if err := t.stampLanes(func(lane string) bool { return old.opens(lane) && !now.opens(lane) }); err != nil {
 			return err
 		}
 		return t.one(sqlUpdateWorker, lanegate.ErrWorkerGone, now.Lanes, w.Slots, commandsOf(w), w.Draining, w.ID)
@@ -246,11 +254,16 @@ func (t *tx) endWorker(id string, w workerRow, why string) ([]service.Ended, err
 		if err := t.one(sqlEndWorker, nil, at(t.at), id); err != nil {
 			return nil, err
 		}
-		if err := t.stampLanes(w.serves); err != nil {
+		if err := t.stampLanes(w.opens); err != nil {
 			return nil, err
 		}
 	}
-	return t.loseAll(why, sqlListTrialsOf, sqlListLost, id)
+	ended, err := t.loseAll(why, sqlListTrialsOf, sqlListLost, id)
+	if err != nil {
+		return nil, err
+	}
+	forsaken, err := t.cancelForsaken(sqlListForsakenBy, id)
+	return append(ended, forsaken...), err
 }
 
 // loseAll ends the verification runs and loses the attempts that two statements
@@ -280,7 +293,11 @@ func (t *tx) loseAll(why, trials, attempts string, args ...any) ([]service.Ended
 func (s *Store) ReapOrphans(ctx context.Context) ([]service.Ended, error) {
 	var ended []service.Ended
 	err := s.inTx(ctx, "reap orphans", func(t *tx) (err error) {
-		ended, err = t.loseAll("the worker is gone", sqlListOrphanTrials, sqlListOrphans)
+		if ended, err = t.loseAll("the worker is gone", sqlListOrphanTrials, sqlListOrphans); err != nil {
+			return err
+		}
+		forsaken, err := t.cancelForsaken(sqlListForsaken)
+		ended = append(ended, forsaken...)
 		return err
 	})
 	return ended, err

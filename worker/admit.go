@@ -195,6 +195,9 @@ func (w *Worker) record(ctx context.Context, f lanegate.Fence, e lanegate.Ending
 		case lanegate.KindOf(err) == lanegate.KindNotFound:
 			w.log.ErrorContext(ctx, "the job of a finished attempt is gone", "job", f.Job, "attempt", f.Number, "outcome", e.Outcome)
 			return
+		case refused(err):
+			w.log.ErrorContext(ctx, "the gateway can't take an outcome; the attempt will be given back", "job", f.Job, "attempt", f.Number, "outcome", e.Outcome, "err", err)
+			return
 		case tries == 0:
 			w.log.ErrorContext(ctx, "recording an outcome failed; it is kept and tried again", "job", f.Job, "attempt", f.Number, "outcome", e.Outcome, "err", err)
 		}
@@ -209,6 +212,15 @@ func (w *Worker) record(ctx context.Context, f lanegate.Fence, e lanegate.Ending
 			}
 		}
 	}
+}
+
+// refused says that repeating a write is of no use.
+func refused(err error) bool {
+	switch lanegate.KindOf(err) {
+	case lanegate.KindBadRequest, lanegate.KindInvalid, lanegate.KindTooLarge, lanegate.KindMediaType:
+		return true
+	}
+	return false
 }
 
 // hurriedTries is how often an outcome is tried after StopNow before it is given up.

@@ -74,7 +74,7 @@ func (w *Worker) beat(ctx context.Context) error {
 }
 
 func (w *Worker) beaten(sent time.Duration) {
-	w.lease.Renew(sent + w.opts.Lease)
+	w.lease.Renew(sent + w.leaseTime())
 	w.lastBeat.Store(time.Now().UnixNano())
 }
 

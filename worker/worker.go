@@ -44,6 +44,13 @@ type Acknowledger interface {
 	Asking() (done func(service.Pass))
 }
 
+// LeaseGiver is a Backend that knows the lease itself, as the gateway of an agent
+// does: it then counts instead of Options.Lease.
+type LeaseGiver interface {
+	// Lease is how long beats may stand still; 0 before a worker was registered.
+	Lease() time.Duration
+}
+
 // Probe counts what runs really use of a resource; *pgprobe.Probe is one.
 type Probe interface {
 	// Watch begins to count; the function it returns ends that and says how much was
@@ -167,7 +174,14 @@ func (w *Worker) StopNow() { w.once.Do(func() { close(w.hurry) }) }
 // Healthy says whether the worker is registered and has beaten within its lease.
 func (w *Worker) Healthy() bool {
 	last := w.lastBeat.Load()
-	return last != 0 && time.Since(time.Unix(0, last)) < w.opts.Lease
+	return last != 0 && time.Since(time.Unix(0, last)) < w.leaseTime()
+}
+
+func (w *Worker) leaseTime() time.Duration {
+	if g, ok := w.backend.(LeaseGiver); ok {
+		return g.Lease()
+	}
+	return w.opts.Lease
 }
 
 // Running returns the number of runs in this process.

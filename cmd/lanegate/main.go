@@ -1,4 +1,4 @@
-// Command lanegate is the gateway and its tools: serve (the default), submit,
+// Command lanegate is the gateway and its tools: serve (the default), submit, agent, run,
 // verify, verifications, promote, demote, classes, lanes, jobs, phrases, advise, import,
 // try-command, health, queues, token, migrate and version. See lanegate --help.
 package main
@@ -73,6 +73,8 @@ func usagef(format string, args ...any) error {
 type cli struct {
 	Serve         serveCmd         `cmd:"" default:"withargs" help:"Run the gateway (what a bare lanegate does)."`
 	Submit        submitCmd        `cmd:"" help:"Post a job, and with --wait exit as it ended."`
+	Agent         agentCmd         `cmd:"" help:"Run jobs on this host for a gateway elsewhere."`
+	RunHere       runCmd           `cmd:"" name:"run" help:"Wait for one's turn, then run a command right here: flock with lanes."`
 	Try           tryCmd           `cmd:"" name:"try-command" help:"Run a command of the config file in the foreground, as the gateway would."`
 	Verify        verifyCmd        `cmd:"" help:"Run classes at the same time on purpose, and record whether they bear it."`
 	Verifications verificationsCmd `cmd:"" help:"List verification runs, or show one with its evidence."`
@@ -118,6 +120,7 @@ func run(ctx context.Context, args []string, t terminal) (code int) {
 	}()
 	c := cli{}
 	c.Serve.define()
+	c.Agent.define()
 	c.Migrate.define()
 	c.Queues.define()
 	c.Health.define()

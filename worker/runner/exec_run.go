@@ -307,3 +307,15 @@ func signalName(sig syscall.Signal) string {
 	}
 	return fmt.Sprintf("signal %d", int(sig)) // a real-time signal
 }
+
+// SignalNumber is the signal that an Ending names, 0 for one that has no number here.
+func SignalNumber(name string) syscall.Signal {
+	if sig := unix.SignalNum(name); sig != 0 {
+		return sig
+	}
+	var n int
+	if _, err := fmt.Sscanf(name, "signal %d", &n); err != nil {
+		return 0
+	}
+	return syscall.Signal(n)
+}

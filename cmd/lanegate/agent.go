@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"github.com/google/uuid"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/app"
+	"github.com/lanegate/lanegate/worker"
+	"github.com/lanegate/lanegate/worker/runner"
+)
+
+type agentCmd struct {
+	configFile
+	Lanes     []string `placeholder:"LANE,…" help:"Lanes to serve. Without it all that there are; but only a lane that is named is made available by an agent."`
+	URL       string   `default:"http://127.0.0.1:8080" placeholder:"URL" env:"LANEGATE_URL" help:"The gateway. Default: ${default}."`
+	TokenFile string   `placeholder:"FILE" env:"LANEGATE_TOKEN_FILE" help:"File with a token of role agent; or put the token itself into $$LANEGATE_TOKEN."`
+	kong.Plugins
+	flags settingFlags
+}
+
+func (c *agentCmd) define() {
+	c.flags, c.Plugins = newSettingFlags("slots", "beat", "kill_grace", "drain", "log.level", "log.format")
+}
+
+// Help implements kong.HelpProvider.
+func (agentCmd) Help() string {
+	return `Runs the commands of its config file for classes of kind agent: {"run": {"kind": "agent", "command": NAME}}. It needs no database, only the gateway's URL and a token. Of the config file it reads commands, slots, beat, kill_grace, drain and log.
+
+When the gateway does not answer, runs go on until the gateway's lease is nearly over, and their outcomes are kept. Signals: TERM or INT stops (running jobs get --drain, then go back to their place); a second one stops the runs at once. HUP reads the commands again.
+
+Example:
+
+    lanegate agent --url https://lanegate.example --token-file agent.token --lanes parallel,serial --config commands.yaml`
+}
+
+// Run works until a signal ends it.
+func (c *agentCmd) Run(ctx context.Context, t terminal) error {
+	sources := c.sources(t, c.flags)
+	cfg, err := app.Load(sources)
+	if err != nil {
+		return err
+	}
+	if cfg.File == "" {
+		return usagef("--config (or LANEGATE_CONFIG) is needed: commands are declared in the config file")
+	}
+	cl, err := clientFlags{URL: c.URL, TokenFile: c.TokenFile}.client(t)
+	if err != nil {
+		return err
+	}
+	for _, lane := range c.Lanes {
+		if !lanegate.ValidSlug(lane) {
+			return usagef("--lanes: %q is not a lane's name", lane)
+		}
+	}
+	catalogue, err := runner.NewCatalogue(cfg.Commands)
+	if err != nil {
+		return err
+	}
+	log := app.NewLogger(cfg, t.err)
+	exec, cleanup, err := agentExec(runner.ExecOptions{Catalogue: catalogue, Grace: cfg.KillGrace, Logger: log})
+	if err != nil {
+		return err
+	}
+	defer cleanup()
+	remote := worker.NewRemote(worker.RemoteOptions{
+		URL: cl.base, Token: cl.token, UserAgent: "lanegate/" + versionText(), Beat: cfg.Beat, KillGrace: cfg.KillGrace,
+	})
+	w := worker.New(worker.Options{
+		Backend: remote, Log: log, NewID: func() string { return uuid.Must(uuid.NewV7()).String() },
+		Host: hostname(), PID: os.Getpid(), Lanes: c.Lanes, Slots: cfg.Slots, Commands: catalogue.Digests, Exec: exec, HTTP: exec,
+		Beat: cfg.Beat, KillGrace: cfg.KillGrace, Drain: cfg.Drain,
+	})
+	return c.work(ctx, t, w, remote, func(ctx context.Context) error {
+		next, err := app.Load(sources)
+		if err != nil {
+			return err
+		}
+		if err := catalogue.Replace(next.Commands); err != nil {
+			return err
+		}
+		return w.Reload(ctx)
+	})
+}
+
+// work runs the worker until a signal ends it.
+func (c *agentCmd) work(ctx context.Context, t terminal, w *worker.Worker, remote *worker.Remote, reload func(context.Context) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	listening, stopListening := context.WithCancel(ctx)
+	var parts sync.WaitGroup
+	parts.Go(func() { remote.Listen(listening) })
+	defer parts.Wait()
+	defer stopListening()
+
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.notef("lanegate: agent of %s, process %d\n", remote.URL(), os.Getpid())
+	for {
+		select {
+		case err := <-done:
+			return err
+		case s := <-signals:
+			switch {
+			case s == syscall.SIGHUP:
+				if err := reload(ctx); err != nil {
+					t.notef("lanegate: reading the commands again failed, the agent goes on with what it has: %v\n", err)
+				}
+			case ctx.Err() == nil:
+				stop()
+			default:
+				t.notef("lanegate: second signal: stopping the runs at once\n")
+				w.StopNow()
+			}
+		}
+	}
+}
+
+// agentExec is a runner with payload files in a directory of its own.
+func agentExec(o runner.ExecOptions) (_ *runner.Exec, cleanup func(), err error) {
+	if o.Orphans, err = runner.BecomeSubreaper(); err != nil {
+		return nil, nil, err
+	}
+	if o.WorkDir, err = os.MkdirTemp("", "lanegate-agent-"); err != nil {
+		return nil, nil, fmt.Errorf("a directory for payloads (set TMPDIR to one that can be written): %w", err)
+	}
+	exec, err := runner.NewExec(o)
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(o.WorkDir))
+	}
+	return exec, func() { _ = os.RemoveAll(o.WorkDir) }, nil
+}
+
+func hostname() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "unknown" // it is for people only
+	}
+	return host
+}
