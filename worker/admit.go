@@ -38,7 +38,6 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 		wait := w.opts.Poll
 		switch due, err := w.admit(ctx); {
 		case errors.Is(err, lanegate.ErrWorkerGone):
-			w.log.ErrorContext(ctx, "this worker was declared dead; its runs are stopped and it starts anew", "worker", w.identity())
 			dead()
 			return
 		case err != nil:
@@ -62,6 +61,9 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 // admit asks once and starts what was granted. It returns how long until the
 // next job becomes due, negative when none is known.
 func (w *Worker) admit(ctx context.Context) (time.Duration, error) {
+	if w.leaseShort() {
+		return -1, nil // whatever was granted could not run; the next beat makes up for it
+	}
 	done := w.asking()
 	ask := w.ask() // also without a free slot: a verification run needs none
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)

@@ -25,7 +25,7 @@ func (w *Worker) beatLoop(ctx context.Context, dead context.CancelFunc) {
 		case <-w.backend.Nudges():
 		}
 		if w.opts.Exclusive {
-			w.lease.Renew(runner.Boottime() + w.opts.Lease)
+			w.renew(runner.Boottime() + w.opts.Lease)
 		}
 		err := w.beat(ctx)
 		switch {
@@ -73,8 +73,24 @@ func (w *Worker) beat(ctx context.Context) error {
 	return nil
 }
 
+// renew moves the lease's deadline on; where that was too near to ask for work, the
+// asking goes on.
+func (w *Worker) renew(deadline time.Duration) {
+	short := w.leaseShort()
+	w.lease.Renew(deadline)
+	if short {
+		w.poke()
+	}
+}
+
+// leaseShort says that a run could not be started, or hardly, before its lease ends.
+func (w *Worker) leaseShort() bool {
+	deadline, _ := w.lease.Deadline()
+	return deadline-runner.Boottime() < w.opts.KillGrace+leaseMargin
+}
+
 func (w *Worker) beaten(sent time.Duration) {
-	w.lease.Renew(sent + w.leaseTime())
+	w.renew(sent + w.leaseTime())
 	w.lastBeat.Store(time.Now().UnixNano())
 }
 

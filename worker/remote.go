@@ -41,7 +41,10 @@ type RemoteOptions struct {
 	Beat, KillGrace time.Duration
 	// OnRegister, when not nil, is called after each registration with the new identity.
 	OnRegister func(worker string)
-	Client     *http.Client // a client that follows no redirects, when nil
+	// OnRefuse, when not nil, is called when registering is of no use: the token, the
+	// role, or the times are wrong.
+	OnRefuse func(err error)
+	Client   *http.Client // a client that follows no redirects, when nil
 }
 
 // NewRemote returns a Remote; it calls nobody yet.
@@ -124,11 +127,18 @@ func (r *Remote) Lease() time.Duration { return time.Duration(r.lease.Load()) }
 
 // RegisterWorker implements Backend.
 func (r *Remote) RegisterWorker(ctx context.Context, w service.WorkerInfo) error {
-	if _, err := r.ask(ctx, w, wireAsk{}); err != nil {
-		return err
+	_, err := r.ask(ctx, w, wireAsk{})
+	useless := refused(err) || lanegate.KindOf(err) == lanegate.KindUnauthorized || lanegate.KindOf(err) == lanegate.KindForbidden
+	if err == nil {
+		if err = CheckLease(r.Lease(), r.opts.Beat, r.opts.KillGrace); err != nil {
+			useless, err = true, fmt.Errorf("the gateway's lease does not fit this agent: %w", err)
+		}
 	}
-	if err := CheckLease(r.Lease(), r.opts.Beat, r.opts.KillGrace); err != nil {
-		return fmt.Errorf("the gateway's lease does not fit this agent: %w", err)
+	if useless && r.opts.OnRefuse != nil {
+		r.opts.OnRefuse(err)
+	}
+	if err != nil {
+		return err
 	}
 	r.mu.Lock()
 	r.info = w

@@ -231,7 +231,10 @@ func (w *Worker) work(ctx context.Context) {
 	gone := make(chan struct{})
 	var once sync.Once
 	dead := func() {
-		once.Do(func() { close(gone) })
+		once.Do(func() {
+			w.log.ErrorContext(ctx, "this worker was declared dead; its runs are stopped and it starts anew", "worker", w.identity())
+			close(gone)
+		})
 		stopAsking()
 	}
 	beating, stopBeats := context.WithCancel(context.WithoutCancel(ctx))

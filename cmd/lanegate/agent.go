@@ -71,8 +71,11 @@ func (c *agentCmd) Run(ctx context.Context, t terminal) error {
 		return err
 	}
 	defer cleanup()
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
 	remote := worker.NewRemote(worker.RemoteOptions{
 		URL: cl.base, Token: cl.token, UserAgent: "lanegate/" + versionText(), Beat: cfg.Beat, KillGrace: cfg.KillGrace,
+		OnRefuse: func(err error) { refuse(&codedError{exitUsage, err}) },
 	})
 	w := worker.New(worker.Options{
 		Backend: remote, Log: log, NewID: func() string { return uuid.Must(uuid.NewV7()).String() },
@@ -110,6 +113,9 @@ func (c *agentCmd) work(ctx context.Context, t terminal, w *worker.Worker, remot
 	for {
 		select {
 		case err := <-done:
+			if refused, ok := errors.AsType[*codedError](context.Cause(ctx)); ok {
+				return refused
+			}
 			return err
 		case s := <-signals:
 			switch {

@@ -98,6 +98,7 @@ type hereRun struct {
 	worker     *worker.Worker
 	remote     *worker.Remote
 	registered chan string // takes the first identity
+	refused    chan error  // takes why there is no use in going on
 	last       *lastEnding
 }
 
@@ -118,13 +119,19 @@ func (c runCmd) prepare(t terminal, cl *client) (*hereRun, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &hereRun{cmd: c, t: t, client: cl, registered: make(chan string, 1), last: &lastEnding{exec: exec}}
+	r := &hereRun{cmd: c, t: t, client: cl, registered: make(chan string, 1), refused: make(chan error, 1), last: &lastEnding{exec: exec}}
 	r.remote = worker.NewRemote(worker.RemoteOptions{
 		URL: cl.base, Token: cl.token, UserAgent: "lanegate/" + versionText(), Beat: c.Beat, KillGrace: c.KillGrace,
 		OnRegister: func(id string) {
 			select {
 			case r.registered <- id:
 			default: // a later identity: the job of the first is lost
+			}
+		},
+		OnRefuse: func(err error) {
+			select {
+			case r.refused <- err:
+			default: // it was told before
 			}
 		},
 	})
@@ -207,6 +214,8 @@ func (r *hereRun) follow(ctx context.Context) (job, error) {
 	var id string
 	select {
 	case id = <-r.registered:
+	case err := <-r.refused:
+		return j, err
 	case <-ctx.Done():
 		return j, context.Cause(ctx)
 	case <-patience.C:
