@@ -30,6 +30,7 @@ func Run(t *testing.T, open func(t *testing.T) service.Store) {
 		{"Outcome", outcomeCases},
 		{"Workers", workerCases},
 		{"Detached", detachedCases},
+		{"Agents", agentCases},
 		{"Jobs", jobCases},
 		{"Config", configCases},
 		{"Logs", logCases},
