@@ -250,12 +250,13 @@ type job struct {
 }
 
 type attempt struct {
-	Number    int        `json:"number"`
-	Outcome   string     `json:"outcome"`
-	Lane      string     `json:"lane"`
-	ReadyAt   time.Time  `json:"ready_at"`
-	StartedAt time.Time  `json:"started_at"`
-	EndedAt   *time.Time `json:"ended_at"`
+	Number    int            `json:"number"`
+	Outcome   string         `json:"outcome"`
+	Lane      string         `json:"lane"`
+	Units     map[string]int `json:"units"`
+	ReadyAt   time.Time      `json:"ready_at"`
+	StartedAt time.Time      `json:"started_at"`
+	EndedAt   *time.Time     `json:"ended_at"`
 }
 
 // must does a request that has to succeed and decodes its answer into v.

@@ -1,14 +1,12 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -379,162 +377,6 @@ classes:
 		t.Errorf("a large serial class: %d %s %v", status, text, err)
 	}
 	w.must("PUT", "/job-classes/large?accept=width", `{"run": {"kind": "exec", "command": "quick"}, "units": {"db": 15}}`, nil)
-}
-
-// TestChangesAtFullLoad: a thousand changes of lanes, widths, capacities and
-// pauses while twenty classes flow lose no job, run none twice and never let
-// serial have two.
-func TestChangesAtFullLoad(t *testing.T) {
-	w := newWorld(t)
-	var classes strings.Builder
-	var names []string
-	for i := range 20 {
-		name := fmt.Sprintf("c%02d", i)
-		names = append(names, name)
-		fmt.Fprintf(&classes, "  %s: {run: {kind: exec, command: quick}, units: {db: %d}}\n", name, 1+i%5)
-	}
-	w.write("tick.sh", `#!/bin/sh
-note() { echo "$1 $LANEGATE_CLASS $LANEGATE_JOB_ID $LANEGATE_ATTEMPT $(date +%s%N)" >>"$EVENTS"; }
-note start
-if [ -n "$LANEGATE_VERIFICATION" ]; then sleep 0.4; else sleep 0.05; fi
-note end
-`)
-	w.config("\nresources:\n  gate: {capacity: 1}\ncommands:\n  quick: {argv: [sh, $DIR/tick.sh], env: {EVENTS: $DIR/events}}\n")
-	w.start()
-	w.must("PUT", "/resources/db", `{"capacity": 15, "pool": true}`, nil)
-	for i, name := range names {
-		w.must("PUT", "/job-classes/"+name, fmt.Sprintf(`{"run": {"kind": "exec", "command": "quick"}, "units": {"db": %d}}`, 1+i%5), nil)
-	}
-	w.ready()
-	proveAll(t, w, names)
-
-	ctx, stop := context.WithCancel(t.Context())
-	var flow sync.WaitGroup
-	var mu sync.Mutex
-	var posted []string
-	for c := range 2 {
-		flow.Go(func() {
-			for i := c; ctx.Err() == nil; i++ {
-				j := w.submit(names[i%len(names)], "")
-				mu.Lock()
-				posted = append(posted, j.ID)
-				behind := len(posted)
-				mu.Unlock()
-				if behind%50 == 0 { // never far ahead of the line
-					w.eventually(time.Minute, "the line moves", func() bool { return w.count("queued") < 60 || ctx.Err() != nil })
-				}
-			}
-		})
-	}
-	for i := range 1000 {
-		name := names[i%len(names)]
-		method, path, body := "PATCH", "", "{}"
-		switch i % 5 {
-		case 0:
-			path = "/job-classes/" + name + "/demote"
-		case 1:
-			path = "/job-classes/" + names[(i+len(names)-1)%len(names)] + "/promote?accept=width"
-		case 2:
-			method, path, body = "PUT", "/resources/db?accept=width", fmt.Sprintf(`{"capacity": %d, "pool": true}`, 8+i%8)
-		case 3:
-			method, path, body = "PUT", "/lanes/parallel?accept=width", fmt.Sprintf(`{"width": %d, "allow_overcommit": true, "order": "fair"}`, 1+i%4)
-		case 4:
-			method, path, body = "POST", "/job-classes/"+name+"/"+[]string{"pause", "resume"}[i/5%2], ""
-		}
-		status, text, err := w.do(method, path, body)
-		if err != nil || status != http.StatusOK && status != http.StatusConflict {
-			t.Fatalf("%s %s: %d %s %v", method, path, status, text, err)
-		}
-	}
-	stop()
-	flow.Wait()
-	w.must("PUT", "/resources/db?accept=width", `{"capacity": 15, "pool": true}`, nil)
-	for _, name := range names {
-		w.must("POST", "/job-classes/"+name+"/resume", "", nil)
-	}
-	w.eventually(3*time.Minute, "every job is final", func() bool { return w.count("queued")+w.count("running") == 0 })
-	judgeLoad(t, w, posted)
-}
-
-// proveAll records a verification run that proves all classes with two copies.
-// Twenty classes would need hundreds of rounds; the evidence is not what is tested.
-func proveAll(t *testing.T, w *world, names []string) {
-	t.Helper()
-	for _, name := range names {
-		w.must("PATCH", "/job-classes/"+name, `{"repeatable": true}`, nil)
-	}
-	var members []string
-	for _, name := range names {
-		members = append(members, fmt.Sprintf(`{"class": %q, "copies": 1}`, name))
-	}
-	v := w.verify(`{"source": "payloads", "rounds": 1, "max_hold": "30m", "criteria": {"min_overlap": 0.01, "max_slowdown": 50}, "members": [` + strings.Join(members, ",") + `]}`)
-	if v = w.verdict(v.ID, 5*time.Minute); v.Verdict != "passed" {
-		t.Fatalf("verdict %s: %v", v.Verdict, v.Reasons)
-	}
-	if err := os.Remove(w.path("events")); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// judgeLoad compares the jobs' own record with what was accepted.
-func judgeLoad(t *testing.T, w *world, posted []string) {
-	t.Helper()
-	starts, ends := map[string]int{}, map[string]int{}
-	events := w.events()
-	for _, e := range events {
-		switch e.kind {
-		case "start":
-			starts[e.job]++
-		case "end":
-			ends[e.job]++
-		}
-	}
-	for _, id := range posted {
-		if starts[id] != 1 || ends[id] != 1 {
-			t.Errorf("job %s started %d and ended %d times", id, starts[id], ends[id])
-		}
-		if j := w.job(id); j.State != "succeeded" {
-			t.Errorf("job %s is %s: %s", id, j.State, j.Reason)
-		}
-	}
-	if len(posted) < 100 {
-		t.Errorf("only %d jobs flowed meanwhile", len(posted))
-	}
-	// Four in parallel at the widest, and one in serial.
-	if most := mostAtOnceOfAll(events); most > 5 {
-		t.Errorf("%d jobs at once", most)
-	}
-	serial := map[string]bool{}
-	for _, id := range posted {
-		serial[id] = w.job(id).Route.Lane == "serial"
-	}
-	now := 0
-	for _, e := range events {
-		if !serial[e.job] {
-			continue
-		}
-		switch e.kind {
-		case "start":
-			if now++; now > 1 {
-				t.Fatalf("serial has two at once at %v", e.at)
-			}
-		case "end":
-			now--
-		}
-	}
-}
-
-// mostAtOnceOfAll is mostAtOnce for every class; it sorts the events by time.
-func mostAtOnceOfAll(events []event) int {
-	classes := map[string]bool{}
-	for _, e := range events {
-		classes[e.class] = true
-	}
-	var names []string
-	for c := range classes {
-		names = append(names, c)
-	}
-	return mostAtOnce(events, names...)
 }
 
 // TestAbortedAndDrainedVerification: a person's abort and a stop of the gateway
