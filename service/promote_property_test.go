@@ -88,7 +88,7 @@ var (
 	gateSpecs   = []lanegate.ClassSpec{repeatable("db", 2), repeatable("db", 2), repeatable("db", 2), repeatable("db", 1), repeatable("db", 20), repeatable()}
 	// gateMustSee is what has to come about.
 	gateMustSee = []string{
-		"promotion", "promotion by an experiment", "start outside serial", "start for an experiment from the queue", "start while runs are left over",
+		"promotion", "promotion by an experiment", "start outside serial", "start for an experiment from the queue",
 		"passed", "failed", "inconclusive", "aborted", "lost", "runs left over",
 	}
 )
