@@ -10,13 +10,27 @@ import (
 	"github.com/lanegate/lanegate/service"
 )
 
-// changeOptions reads what a change may do and who makes it.
-func changeOptions(r *http.Request) (service.ChangeOptions, error) {
+// What a caller may accept of a change, as query parameters.
+const (
+	acceptsWidth  = "accept" // accept=width
+	acceptsDemote = "demote" // demote=true
+)
+
+// changeOptions reads what a change may do and who makes it. accepts are the
+// consequences that this change can have and that may be accepted.
+func changeOptions(r *http.Request, accepts ...string) (service.ChangeOptions, error) {
 	p := query(r)
 	o := service.ChangeOptions{
 		Actor: callerOf(r.Context()).Name, Reason: p.str("reason"),
-		AcceptWidth: p.flag("accept", "width"), Demote: p.flag("demote", "true"),
 		DryRun: p.flag("dry_run", "true"), Report: &service.Consequences{},
+	}
+	for _, name := range accepts {
+		switch name {
+		case acceptsWidth:
+			o.AcceptWidth = p.flag(name, "width")
+		case acceptsDemote:
+			o.Demote = p.flag(name, "true")
+		}
 	}
 	if len(o.Reason) > 1000 {
 		p.bad("reason", "must be at most 1000 bytes")
@@ -40,6 +54,9 @@ type consequencesResponse struct {
 	// Demotes lists classes that go back to serial.
 	Demotes  []string `json:"demotes,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
+	// Needs are the query parameters without which the change itself would be refused;
+	// in the answer to a dry run.
+	Needs []string `json:"needs,omitempty" example:"demote=true,accept=width"`
 }
 
 // widthChangeResponse is a lane's width before and after.
@@ -50,7 +67,7 @@ type widthChangeResponse struct {
 }
 
 func newConsequences(c service.Consequences) consequencesResponse {
-	out := consequencesResponse{Widths: []widthChangeResponse{}, UnprovenBeside: c.UnprovenBeside, Demotes: c.Demotes, Warnings: c.Warnings}
+	out := consequencesResponse{Widths: []widthChangeResponse{}, UnprovenBeside: c.UnprovenBeside, Demotes: c.Demotes, Warnings: c.Warnings, Needs: c.Needs}
 	for _, w := range c.Widths {
 		out.Widths = append(out.Widths, widthChangeResponse(w))
 	}
@@ -91,11 +108,11 @@ func (a *API) noBody(w http.ResponseWriter, r *http.Request) error {
 // maxIgnored bounds the body of a call that takes none.
 const maxIgnored = 4 << 10
 
-// change runs a bodiless change; a nil answer is 204.
-func (a *API) change(w http.ResponseWriter, r *http.Request, do func(*http.Request, service.ChangeOptions) (any, error)) error {
+// change runs a bodiless change, see changeOptions; a nil answer is 204.
+func (a *API) change(w http.ResponseWriter, r *http.Request, do func(*http.Request, service.ChangeOptions) (any, error), accepts ...string) error {
 	r, cancel := timed(r, handlerTimeout)
 	defer cancel()
-	o, err := changeOptions(r)
+	o, err := changeOptions(r, accepts...)
 	if err != nil {
 		return err
 	}

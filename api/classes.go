@@ -171,7 +171,7 @@ func (a *API) putClass(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) readClass(w http.ResponseWriter, r *http.Request) (doc classDocument, o service.ChangeOptions, err error) {
-	if o, err = changeOptions(r); err != nil {
+	if o, err = changeOptions(r, acceptsWidth, acceptsDemote); err != nil {
 		return doc, o, err
 	}
 	doc, err = decode[classDocument](a, w, r, a.o.MaxPayload)
@@ -241,7 +241,7 @@ func (d classDocument) changedReadOnly(old classDocument) []lanegate.FieldError 
 //	@Router		/job-classes/{id} [patch]
 //	@Security	bearer
 func (a *API) patchClass(w http.ResponseWriter, r *http.Request) error {
-	o, err := changeOptions(r)
+	o, err := changeOptions(r, acceptsWidth, acceptsDemote)
 	if err != nil {
 		return err
 	}
@@ -333,7 +333,6 @@ func mergePatch(target, patch any) any {
 //	@Tags		job classes
 //	@Param		id		path	string	true	"Class id"
 //	@Param		accept	query	string	false	"width: a lane's width may go down"
-//	@Param		demote	query	string	false	"Not used here"
 //	@Param		dry_run	query	string	false	"true: judge everything, change nothing"
 //	@Param		reason	query	string	false	"For the history"
 //	@Success	200	{object}	dryRunResponse
@@ -344,7 +343,7 @@ func mergePatch(target, patch any) any {
 func (a *API) deleteClass(w http.ResponseWriter, r *http.Request) error {
 	return a.change(w, r, func(r *http.Request, o service.ChangeOptions) (any, error) {
 		return nil, a.svc.DeleteClass(r.Context(), chi.URLParam(r, "id"), o)
-	})
+	}, acceptsWidth)
 }
 
 // pauseClass makes a class accept jobs but start none.
@@ -354,8 +353,6 @@ func (a *API) deleteClass(w http.ResponseWriter, r *http.Request) error {
 //	@Tags		job classes
 //	@Produce	json
 //	@Param		id		path		string	true	"Class id"
-//	@Param		accept	query		string	false	"Not used here"
-//	@Param		demote	query		string	false	"Not used here"
 //	@Param		dry_run	query		string	false	"true: judge everything, change nothing"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	classDocument
@@ -376,8 +373,6 @@ func (a *API) pauseClass(w http.ResponseWriter, r *http.Request) error {
 //	@Tags		job classes
 //	@Produce	json
 //	@Param		id		path		string	true	"Class id"
-//	@Param		accept	query		string	false	"Not used here"
-//	@Param		demote	query		string	false	"Not used here"
 //	@Param		dry_run	query		string	false	"true: judge everything, change nothing"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	classDocument

@@ -14,25 +14,27 @@ import (
 
 // jobResponse is a job as clients see it.
 type jobResponse struct {
-	ID             string            `json:"id" example:"0193779e-66ac-7c2b-8f4e-3a5f0a1b2c3d"`
-	Class          string            `json:"class" example:"pos-sales"`
-	State          string            `json:"state" enums:"queued,running,succeeded,failed,cancelled,skipped"`
-	Reason         string            `json:"reason,omitempty"`
-	Client         string            `json:"client" example:"cron"`
-	IdempotencyKey string            `json:"idempotency_key,omitempty"`
-	LogicalDate    string            `json:"logical_date,omitempty"`
-	Worker         string            `json:"worker,omitempty"`
-	SubmittedAt    time.Time         `json:"submitted_at" format:"date-time"`
-	RunAt          *time.Time        `json:"run_at,omitempty" format:"date-time"`
-	ReadyAt        time.Time         `json:"ready_at" format:"date-time"`
-	StartedAt      *time.Time        `json:"started_at,omitempty" format:"date-time"`
-	FinishedAt     *time.Time        `json:"finished_at,omitempty" format:"date-time"`
-	Attempts       int               `json:"attempts"`
-	Failures       int               `json:"failures"`
-	Place          *placeResponse    `json:"place,omitempty"`
-	Route          *lanegate.Route   `json:"route,omitempty"`
-	WaitingOn      []waitingResponse `json:"waiting_on,omitzero"`
-	Ahead          *aheadResponse    `json:"ahead,omitempty"`
+	ID             string     `json:"id" example:"0193779e-66ac-7c2b-8f4e-3a5f0a1b2c3d"`
+	Class          string     `json:"class" example:"pos-sales"`
+	State          string     `json:"state" enums:"queued,running,succeeded,failed,cancelled,skipped"`
+	Reason         string     `json:"reason,omitempty"`
+	Client         string     `json:"client" example:"cron"`
+	IdempotencyKey string     `json:"idempotency_key,omitempty"`
+	LogicalDate    string     `json:"logical_date,omitempty"`
+	Worker         string     `json:"worker,omitempty"`
+	SubmittedAt    time.Time  `json:"submitted_at" format:"date-time"`
+	RunAt          *time.Time `json:"run_at,omitempty" format:"date-time"`
+	ReadyAt        time.Time  `json:"ready_at" format:"date-time"`
+	StartedAt      *time.Time `json:"started_at,omitempty" format:"date-time"`
+	FinishedAt     *time.Time `json:"finished_at,omitempty" format:"date-time"`
+	// Verification is the verification run that made the job up.
+	Verification string            `json:"verification,omitempty"`
+	Attempts     int               `json:"attempts"`
+	Failures     int               `json:"failures"`
+	Place        *placeResponse    `json:"place,omitempty"`
+	Route        *lanegate.Route   `json:"route,omitempty"`
+	WaitingOn    []waitingResponse `json:"waiting_on,omitzero"`
+	Ahead        *aheadResponse    `json:"ahead,omitempty"`
 	// ExpectedStart of a queued job is null when nobody can say; ExpectedReason then
 	// says why. It is left out of the answer to a submission.
 	ExpectedStart  *expectedResponse `json:"expected_start,omitzero"`
@@ -71,7 +73,7 @@ func newJobResponse(v service.JobView) jobResponse {
 		ID: j.ID, Class: j.Class, State: string(j.State), Reason: j.Reason, Client: j.Client,
 		IdempotencyKey: j.Key, LogicalDate: j.LogicalDate, Worker: j.Worker, SubmittedAt: j.SubmittedAt, RunAt: j.RunAt, ReadyAt: j.ReadyAt,
 		StartedAt: j.StartedAt, FinishedAt: j.FinishedAt, Attempts: j.Attempts, Failures: j.Failures, Route: j.Route,
-		BlockedBy: j.BlockedBy, CancelRequest: j.CancelRequested,
+		Verification: j.Verification, BlockedBy: j.BlockedBy, CancelRequest: j.CancelRequested,
 		Payload: jsontext.Value(v.Payload), Result: jsontext.Value(v.Result),
 		Links: map[string]string{"self": "/jobs/" + j.ID, "wait": "/jobs/" + j.ID + "/wait", "output": "/jobs/" + j.ID + "/output"},
 	}

@@ -189,7 +189,6 @@ func (a *API) showLane(w http.ResponseWriter, r *http.Request, status int) error
 //	@Produce		json
 //	@Param			name	path		string		true	"Lane"
 //	@Param			accept	query		string		false	"width: other lanes' widths may go down"
-//	@Param			demote	query		string		false	"Not used here"
 //	@Param			dry_run	query		string		false	"true: judge everything, change nothing"
 //	@Param			reason	query		string		false	"For the history"
 //	@Param			request	body		laneRequest	true	"Settings"
@@ -199,7 +198,7 @@ func (a *API) showLane(w http.ResponseWriter, r *http.Request, status int) error
 //	@Router			/lanes/{name} [put]
 //	@Security		bearer
 func (a *API) putLane(w http.ResponseWriter, r *http.Request) error {
-	o, err := changeOptions(r)
+	o, err := changeOptions(r, acceptsWidth)
 	if err != nil {
 		return err
 	}
@@ -247,7 +246,6 @@ func (a *API) putLane(w http.ResponseWriter, r *http.Request) error {
 //	@Tags		lanes
 //	@Param		name	path	string	true	"Lane"
 //	@Param		accept	query	string	false	"width: other lanes' widths may go down"
-//	@Param		demote	query	string	false	"Not used here"
 //	@Param		dry_run	query	string	false	"true: judge everything, change nothing"
 //	@Param		reason	query	string	false	"For the history"
 //	@Success	200	{object}	dryRunResponse
@@ -258,7 +256,7 @@ func (a *API) putLane(w http.ResponseWriter, r *http.Request) error {
 func (a *API) deleteLane(w http.ResponseWriter, r *http.Request) error {
 	return a.change(w, r, func(r *http.Request, o service.ChangeOptions) (any, error) {
 		return nil, a.svc.DeleteLane(r.Context(), chi.URLParam(r, "name"), o)
-	})
+	}, acceptsWidth)
 }
 
 // pauseLane stops a lane from starting jobs.
@@ -268,8 +266,6 @@ func (a *API) deleteLane(w http.ResponseWriter, r *http.Request) error {
 //	@Tags		lanes
 //	@Produce	json
 //	@Param		name	path		string	true	"Lane"
-//	@Param		accept	query		string	false	"Not used here"
-//	@Param		demote	query		string	false	"Not used here"
 //	@Param		dry_run	query		string	false	"true: judge everything, change nothing"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	laneResponse
@@ -293,8 +289,6 @@ func (a *API) pauseLane(w http.ResponseWriter, r *http.Request) error {
 //	@Tags		lanes
 //	@Produce	json
 //	@Param		name	path		string	true	"Lane"
-//	@Param		accept	query		string	false	"Not used here"
-//	@Param		demote	query		string	false	"Not used here"
 //	@Param		dry_run	query		string	false	"true: judge everything, change nothing"
 //	@Param		reason	query		string	false	"For the history"
 //	@Success	200		{object}	laneResponse

@@ -52,7 +52,6 @@ func newPromotion(p service.Promotion) promotionResponse {
 //	@Produce		json
 //	@Param			id		path		string			true	"Class id"
 //	@Param			accept	query		string			false	"width: lanes' widths may go down"
-//	@Param			demote	query		string			false	"Not used here"
 //	@Param			dry_run	query		string			false	"true: judge everything, change nothing"
 //	@Param			reason	query		string			false	"For the history; or in the body"
 //	@Param			request	body		promoteRequest	true	"Promotion"
@@ -61,7 +60,7 @@ func newPromotion(p service.Promotion) promotionResponse {
 //	@Router			/job-classes/{id}/promote [patch]
 //	@Security		bearer
 func (a *API) promoteClass(w http.ResponseWriter, r *http.Request) error {
-	o, err := changeOptions(r)
+	o, err := changeOptions(r, acceptsWidth)
 	if err != nil {
 		return err
 	}
@@ -100,7 +99,6 @@ func (a *API) promoteClass(w http.ResponseWriter, r *http.Request) error {
 //	@Produce	json
 //	@Param		id		path		string			true	"Class id"
 //	@Param		accept	query		string			false	"width: lanes' widths may go down"
-//	@Param		demote	query		string			false	"Not used here"
 //	@Param		dry_run	query		string			false	"true: judge everything, change nothing"
 //	@Param		reason	query		string			false	"For the history; or in the body"
 //	@Param		request	body		promoteRequest	true	"Promotion"
@@ -121,8 +119,6 @@ func (a *API) promoteClassPost(w http.ResponseWriter, r *http.Request) error {
 //	@Accept		json
 //	@Produce	json
 //	@Param		id		path		string			true	"Class id"
-//	@Param		accept	query		string			false	"Not used here"
-//	@Param		demote	query		string			false	"Not used here"
 //	@Param		dry_run	query		string			false	"true: show what follows, change nothing"
 //	@Param		reason	query		string			false	"For the history; or in the body"
 //	@Param		request	body		demoteRequest	false	"Demotion"
@@ -161,8 +157,6 @@ func (a *API) demoteClass(w http.ResponseWriter, r *http.Request) error {
 //	@Accept		json
 //	@Produce	json
 //	@Param		id		path		string			true	"Class id"
-//	@Param		accept	query		string			false	"Not used here"
-//	@Param		demote	query		string			false	"Not used here"
 //	@Param		dry_run	query		string			false	"true: show what follows, change nothing"
 //	@Param		reason	query		string			false	"For the history; or in the body"
 //	@Param		request	body		demoteRequest	false	"Demotion"

@@ -111,7 +111,6 @@ func (a *API) showResource(w http.ResponseWriter, r *http.Request, status int) e
 //	@Produce		json
 //	@Param			name	path		string			true	"Resource"
 //	@Param			accept	query		string			false	"width: lanes' widths may go down"
-//	@Param			demote	query		string			false	"Not used here"
 //	@Param			dry_run	query		string			false	"true: judge everything, change nothing"
 //	@Param			reason	query		string			false	"For the history"
 //	@Param			request	body		resourceRequest	true	"Settings"
@@ -121,7 +120,7 @@ func (a *API) showResource(w http.ResponseWriter, r *http.Request, status int) e
 //	@Router			/resources/{name} [put]
 //	@Security		bearer
 func (a *API) putResource(w http.ResponseWriter, r *http.Request) error {
-	o, err := changeOptions(r)
+	o, err := changeOptions(r, acceptsWidth)
 	if err != nil {
 		return err
 	}
@@ -157,7 +156,6 @@ func (a *API) putResource(w http.ResponseWriter, r *http.Request) error {
 //	@Tags		resources
 //	@Param		name	path	string	true	"Resource"
 //	@Param		accept	query	string	false	"width: lanes' widths may go down"
-//	@Param		demote	query	string	false	"Not used here"
 //	@Param		dry_run	query	string	false	"true: judge everything, change nothing"
 //	@Param		reason	query	string	false	"For the history"
 //	@Success	200	{object}	dryRunResponse
@@ -168,5 +166,5 @@ func (a *API) putResource(w http.ResponseWriter, r *http.Request) error {
 func (a *API) deleteResource(w http.ResponseWriter, r *http.Request) error {
 	return a.change(w, r, func(r *http.Request, o service.ChangeOptions) (any, error) {
 		return nil, a.svc.DeleteResource(r.Context(), chi.URLParam(r, "name"), o)
-	})
+	}, acceptsWidth)
 }

@@ -23,7 +23,8 @@ type ChangeOptions struct {
 	Demote bool
 	// New: PutClass creates a class; one that exists already is ErrClassExists.
 	New bool
-	// DryRun: everything is judged, as if it were real, and nothing is kept.
+	// DryRun: everything is judged, and nothing is kept. What could be accepted is not
+	// refused but listed among the report's needs.
 	DryRun bool
 	// Report, when not nil, is filled with what follows from the change.
 	Report *Consequences
@@ -65,9 +66,12 @@ func (s *Service) change(ctx context.Context, o ChangeOptions, fn func(tx Config
 				return err
 			}
 		}
-		widths, err := judgeWidths(before, after, o)
+		widths, unasked, err := judgeWidths(before, after, o)
 		if err != nil {
 			return err
+		}
+		if o.DryRun && o.Report != nil {
+			o.Report.Needs = needsOf(tx.events, unasked, o)
 		}
 		for _, e := range widths {
 			if err := tx.AppendHistory(e); err != nil {
@@ -92,6 +96,20 @@ func (s *Service) change(ctx context.Context, o ChangeOptions, fn func(tx Config
 	s.metrics.prime(classes, lanes)
 	s.ringAll(lanes)
 	return nil
+}
+
+// needsOf lists what the person who tries a change must accept to make it.
+func needsOf(events []HistoryEvent, unasked bool, o ChangeOptions) []string {
+	var needs []string
+	if !o.Demote && slices.ContainsFunc(events, func(e HistoryEvent) bool {
+		return e.Event == eventDemoted && e.Evidence["cause"] == CauseFingerprint
+	}) {
+		needs = append(needs, NeedsDemote)
+	}
+	if unasked {
+		needs = append(needs, NeedsWidth)
+	}
+	return needs
 }
 
 // errDryRun ends the transaction of a dry run that would have gone through.
@@ -165,17 +183,18 @@ func (s *Service) announce(ctx context.Context, e HistoryEvent) {
 //     of something else that changes.
 //
 // What was accepted, or can't be asked about, is returned for the lanes' history.
-// A lane that is deleted or edited itself is what was asked for; one that no
+// A dry run refuses nothing that could be accepted: needs says that something
+// was. A lane that is deleted or edited itself is what was asked for; one that no
 // class is in any more bothers nobody.
-func judgeWidths(before, after Config, o ChangeOptions) ([]HistoryEvent, error) {
+func judgeWidths(before, after Config, o ChangeOptions) (events []HistoryEvent, needs bool, err error) {
 	events, unasked, over := weighWidths(before, after, o)
 	switch {
 	case over != nil:
-		return nil, overcommitted(*over)
-	case len(unasked) > 0:
-		return nil, widthLowered(unasked)
+		return nil, false, overcommitted(*over)
+	case len(unasked) > 0 && !o.DryRun:
+		return nil, false, widthLowered(unasked)
 	}
-	return events, nil
+	return events, len(unasked) > 0, nil
 }
 
 // weighWidths is judgeWidths without the refusals: unasked has what a person must

@@ -240,7 +240,7 @@ func demoteIfChanged(tx ConfigTx, old lanegate.Class, c *lanegate.Class, o Chang
 	if c.Fingerprint == old.Fingerprint || old.Lane == lanegate.LaneSerial {
 		return nil
 	}
-	if !o.Demote && !o.unattended {
+	if !o.Demote && !o.unattended && !o.DryRun { // a dry run lists it among what is needed
 		return lanegate.ErrWouldDemote.Detail("lane", old.Lane).
 			Detail("fingerprint_before", old.Fingerprint).Detail("fingerprint_after", c.Fingerprint)
 	}

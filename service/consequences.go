@@ -30,7 +30,16 @@ type Consequences struct {
 	Demotes []string `json:"demotes,omitempty"`
 	// Warnings are sentences about what is allowed and may surprise.
 	Warnings []string `json:"warnings,omitempty"`
+	// Needs are the query parameters without which the change itself would be
+	// refused, as NeedsDemote; in a dry run that did not give them.
+	Needs []string `json:"needs,omitempty"`
 }
+
+// What a change may need to be accepted.
+const (
+	NeedsDemote = "demote=true"
+	NeedsWidth  = "accept=width"
+)
 
 // proofReader returns the proofs of a class at any fingerprint; ConfigTx.Proofs is one.
 type proofReader func(class string) ([]lanegate.Proof, error)

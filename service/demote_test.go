@@ -98,7 +98,8 @@ func TestDemoteByHand(t *testing.T) {
 	wantError(t, err, lanegate.ErrClassNotFound)
 }
 
-// A dry run says and refuses what the change would, and leaves nothing behind.
+// A dry run says what the change would do and what would have to be accepted for
+// it, and leaves nothing behind.
 func TestDryRun(t *testing.T) {
 	f := gated(t)
 	f.mustPut("small", execSpec("db", 1))
@@ -119,38 +120,43 @@ func TestDryRun(t *testing.T) {
 		name    string
 		change  anyChange
 		options service.ChangeOptions
-		refusal *lanegate.Error // without what options accept
+		refusal *lanegate.Error // of the change itself, without what options accept
+		needs   []string
 		want    service.Consequences
 	}{
 		{"promote", func(ctx context.Context, s *service.Service, o service.ChangeOptions) error {
 			_, err := s.Promote(ctx, []string{"a"}, service.PromoteOptions{ChangeOptions: o})
 			return err
-		}, acceptWidth, lanegate.ErrPromotionRefused, service.Consequences{
+		}, acceptWidth, lanegate.ErrPromotionRefused, []string{"accept=width"}, service.Consequences{
 			Widths: lower, UnprovenBeside: map[string][]string{"a": {"b", "free", "small"}},
 			Warnings: []string{"Lane parallel is not available now: its jobs run in serial until a worker serves it."},
 		}},
 		{"demote", func(ctx context.Context, s *service.Service, o service.ChangeOptions) error {
 			_, err := s.Demote(ctx, "small", o)
 			return err
-		}, admin, nil, service.Consequences{Widths: []service.WidthChange{{Lane: parallel, Before: 10, After: 1}}, Demotes: []string{"small"}}},
-		{"a new class", putClass("new", execSpec("db", 13)), acceptWidth, lanegate.ErrWidthLowered, service.Consequences{
+		}, admin, nil, nil, service.Consequences{Widths: []service.WidthChange{{Lane: parallel, Before: 10, After: 1}}, Demotes: []string{"small"}}},
+		{"a new class", putClass("new", execSpec("db", 13)), acceptWidth, lanegate.ErrWidthLowered, []string{"accept=width"}, service.Consequences{
 			Widths: []service.WidthChange{{Lane: parallel, Before: 10, After: 2}}, UnprovenBeside: map[string][]string{"small": {"new"}},
 		}},
 		{"an edit that demotes", func(ctx context.Context, s *service.Service, o service.ChangeOptions) error {
 			_, err := s.PatchClass(ctx, "small", edit(2), o)
 			return err
-		}, demote, lanegate.ErrWouldDemote, service.Consequences{Widths: []service.WidthChange{{Lane: parallel, Before: 10, After: 1}}, Demotes: []string{"small"}}},
-		{"less of a resource", putResource("db", 12), acceptWidth, lanegate.ErrWidthLowered, service.Consequences{Widths: []service.WidthChange{{Lane: parallel, Before: 10, After: 7}}}},
-		{"a new lane", putLane(lane("wide", 1)), admin, nil, service.Consequences{Widths: []service.WidthChange{{Lane: "wide", After: 1}}}},
+		}, demote, lanegate.ErrWouldDemote, []string{"demote=true"}, service.Consequences{Widths: []service.WidthChange{{Lane: parallel, Before: 10, After: 1}}, Demotes: []string{"small"}}},
+		{"an edit that leaves the lane empty", func(ctx context.Context, s *service.Service, o service.ChangeOptions) error {
+			_, err := s.PatchClass(ctx, "small", edit(14), o)
+			return err
+		}, service.ChangeOptions{Actor: "ann", AcceptWidth: true, Demote: true}, lanegate.ErrWouldDemote, []string{"demote=true"}, service.Consequences{Widths: []service.WidthChange{{Lane: parallel, Before: 10, After: 1}}, Demotes: []string{"small"}}},
+		{"less of a resource", putResource("db", 12), acceptWidth, lanegate.ErrWidthLowered, []string{"accept=width"}, service.Consequences{Widths: []service.WidthChange{{Lane: parallel, Before: 10, After: 7}}}},
+		{"a new lane", putLane(lane("wide", 1)), admin, nil, nil, service.Consequences{Widths: []service.WidthChange{{Lane: "wide", After: 1}}}},
 		{"a lane less", func(ctx context.Context, s *service.Service, o service.ChangeOptions) error {
 			return s.DeleteLane(ctx, "long", o)
-		}, admin, nil, service.Consequences{Widths: []service.WidthChange{{Lane: "long", Before: 1}}}},
+		}, admin, nil, nil, service.Consequences{Widths: []service.WidthChange{{Lane: "long", Before: 1}}}},
 		{"a class less", func(ctx context.Context, s *service.Service, o service.ChangeOptions) error {
 			return s.DeleteClass(ctx, "free", o)
-		}, admin, nil, service.Consequences{Widths: []service.WidthChange{}}},
+		}, admin, nil, nil, service.Consequences{Widths: []service.WidthChange{}}},
 		{"a resource less", func(ctx context.Context, s *service.Service, o service.ChangeOptions) error {
 			return s.DeleteResource(ctx, "spare", o)
-		}, admin, nil, service.Consequences{Widths: []service.WidthChange{}}},
+		}, admin, nil, nil, service.Consequences{Widths: []service.WidthChange{}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			stored, demotions := f.config(), f.metric("lanegate_class_demotions_total", "class=small", "reason=manual")
@@ -164,11 +170,17 @@ func TestDryRun(t *testing.T) {
 			f.bell.heard()
 			var report service.Consequences
 			if tt.refusal != nil {
-				o := admin
-				o.DryRun, o.Report = true, &report
-				wantError(t, tt.change(t.Context(), f.svc, o), tt.refusal)
+				wantError(t, tt.change(t.Context(), f.svc, admin), tt.refusal)
 			}
-			o := tt.options
+			o := admin
+			o.DryRun, o.Report = true, &report
+			f.must(tt.change(t.Context(), f.svc, o))
+			asked := tt.want
+			asked.Needs = tt.needs
+			if diff := cmp.Diff(asked, report); diff != "" {
+				t.Errorf("consequences, nothing accepted:\n%s", diff)
+			}
+			o = tt.options
 			o.DryRun, o.Report = true, &report
 			f.must(tt.change(t.Context(), f.svc, o))
 			if diff := cmp.Diff(tt.want, report); diff != "" {
@@ -302,4 +314,49 @@ func TestStandingSaysWhy(t *testing.T) {
 	}
 	_, err = f.svc.Standing(t.Context(), "no")
 	wantError(t, err, lanegate.ErrClassNotFound)
+}
+
+// A dry run names at once all that a change needs; what can't be accepted it refuses.
+func TestDryRunNeedsAll(t *testing.T) {
+	f := gated(t)
+	f.mustPut("small", execSpec("db", 1))
+	f.mustPut("free", execSpec("db", 1))
+	f.trial(passed("small", "free"))
+	f.promote(to(parallel, accepting), "small", "free")
+	var report service.Consequences
+	o := admin
+	o.DryRun, o.Report = true, &report
+	heavy := execSpec("db", 14)
+	_, _, err := f.svc.PutClass(t.Context(), "small", heavy, o)
+	f.must(err)
+	if !slices.Equal(report.Needs, []string{"demote=true", "accept=width"}) || !slices.Equal(report.Demotes, []string{"small"}) ||
+		len(report.Widths) != 1 || report.Widths[0].After >= report.Widths[0].Before {
+		t.Errorf("consequences %+v", report)
+	}
+	for _, one := range []struct {
+		accepted service.ChangeOptions
+		needs    []string
+	}{{demote, []string{"accept=width"}}, {acceptWidth, []string{"demote=true"}}, {service.ChangeOptions{Actor: "ann", AcceptWidth: true, Demote: true}, nil}} {
+		o := one.accepted
+		o.DryRun, o.Report = true, &report
+		_, _, err := f.svc.PutClass(t.Context(), "small", heavy, o)
+		f.must(err)
+		if !slices.Equal(report.Needs, one.needs) {
+			t.Errorf("with %+v it needs %q, want %q", one.accepted, report.Needs, one.needs)
+		}
+		if o.DryRun = false; one.needs != nil {
+			if _, _, err := f.svc.PutClass(t.Context(), "small", heavy, o); err == nil {
+				t.Errorf("changed without %q", one.needs)
+			}
+		}
+	}
+	_, err = f.svc.PutLane(t.Context(), lane("wide", 50), o)
+	wantError(t, err, lanegate.ErrWidthOvercommit)
+	_, _, err = f.svc.PutClass(t.Context(), "small", execSpec("nothing", 1), o)
+	if lanegate.KindOf(err) != lanegate.KindInvalid {
+		t.Errorf("an unknown resource: %v", err)
+	}
+	// The gate refuses what is not proven, and names the width with it.
+	_, err = f.svc.Promote(t.Context(), []string{"a"}, service.PromoteOptions{ChangeOptions: o})
+	wantUnmet(t, err, "verification_required a", "width_lowered")
 }

@@ -49,10 +49,13 @@ func (s *Service) Promote(ctx context.Context, classes []string, o PromoteOption
 	inner := o.ChangeOptions
 	inner.AcceptWidth = true // what is not accepted is among the conditions
 	inner.Report = &p.Consequences
-	err := s.change(ctx, inner, func(tx ConfigTx, cfg Config) error {
+	var needs []string
+	err := s.change(ctx, inner, func(tx ConfigTx, cfg Config) (err error) {
 		p = Promotion{}
-		return promote(tx, cfg, classes, o, &p)
+		needs, err = promote(tx, cfg, classes, o, &p)
+		return err
 	})
+	p.Consequences.Needs = needs
 	if err == nil && p.Changed {
 		p.Consequences.Warnings = append(p.Consequences.Warnings, s.orderWarnings(ctx, classes)...)
 	}
@@ -87,11 +90,12 @@ func distinct(names []string) []string {
 }
 
 // promote is the gate: it judges everything, and changes something only when
-// every condition of every class is met.
-func promote(tx ConfigTx, cfg Config, classes []string, o PromoteOptions, p *Promotion) error {
+// every condition of every class is met. A dry run that lacks nothing but an
+// acceptance gets it among needs.
+func promote(tx ConfigTx, cfg Config, classes []string, o PromoteOptions, p *Promotion) (needs []string, err error) {
 	g, unmet, err := openGate(tx, cfg, o)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	proofs := remembered(tx.Proofs)
 	passed := map[string]passage{}
@@ -100,14 +104,14 @@ func promote(tx ConfigTx, cfg Config, classes []string, o PromoteOptions, p *Pro
 		c, err := cfg.findClass(id)
 		if err != nil {
 			if len(classes) == 1 {
-				return err
+				return nil, err
 			}
 			unmet = append(unmet, Condition{Code: CodeClassNotFound, Class: id, Message: lanegate.ErrClassNotFound.With("there is no job class %q; GET /job-classes lists them.", id).Message})
 			continue
 		}
 		own, err := proofs(id)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		pass := g.judge(c, own)
 		if c.Lane == g.lane && c.Lane != lanegate.LaneSerial && c.MaxInFlight == g.limit(pass.copies) {
@@ -122,13 +126,19 @@ func promote(tx ConfigTx, cfg Config, classes []string, o PromoteOptions, p *Pro
 	}
 	after := cfg.with(moved)
 	if _, err := cfg.findLane(o.Lane); err == nil && o.Lane != lanegate.LaneSerial {
-		unmet = append(unmet, unmetWidths(cfg, after, o.ChangeOptions)...)
+		if widths := unmetWidths(cfg, after, o.ChangeOptions); len(widths) > 0 {
+			if o.DryRun && len(unmet) == 0 {
+				needs = append(needs, NeedsWidth)
+			} else {
+				unmet = append(unmet, widths...)
+			}
+		}
 	}
 	if len(unmet) > 0 {
-		return gateRefusal(unmet)
+		return nil, gateRefusal(unmet)
 	}
 	p.Changed = len(moved) > 0
-	return recordPromotion(tx, cfg, after, moved, passed, o)
+	return needs, recordPromotion(tx, cfg, after, moved, passed, o)
 }
 
 // openGate reads what all classes are judged by, and judges what concerns all.

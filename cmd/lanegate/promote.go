@@ -51,6 +51,7 @@ type promotion struct {
 		} `json:"widths"`
 		UnprovenBeside map[string][]string `json:"unproven_beside"`
 		Warnings       []string            `json:"warnings"`
+		Needs          []string            `json:"needs"`
 	} `json:"consequences"`
 }
 
@@ -156,6 +157,15 @@ func (p promotion) print(t terminal, dry bool) {
 	for _, w := range p.Consequences.Warnings {
 		t.printf("warning: %s\n", w)
 	}
+	for _, need := range p.Consequences.Needs {
+		t.printf("needed: %s\n", inFlags("?"+need))
+	}
+}
+
+// inFlags is a text of the gateway with the flags of this command in place of
+// what a request would carry.
+func inFlags(text string) string {
+	return strings.NewReplacer("?accept=width", "--accept-width", "(confirm_serial)", "(--confirm-serial)").Replace(text)
 }
 
 func sortedKeys[V any](m map[string]V) []string {
@@ -192,6 +202,7 @@ func (a answer) gateRefusal() error {
 		}
 		err = errors.New(text.String())
 	}
+	err = errors.New(inFlags(err.Error()))
 	switch {
 	case patience(a.status) || a.status >= 500:
 		return &codedError{exitUnreachable, err}
