@@ -106,6 +106,21 @@ func memberObstacles(v lanegate.Verification, classes []lanegate.Class) []lanega
 	return verification.SortReasons(reasons)
 }
 
+// changedRuns names members of which a run was started at another fingerprint
+// than the run is about, though the class may be what it was again by now.
+func changedRuns(v lanegate.Verification, runs []TrialRun) []lanegate.VerificationReason {
+	var reasons []lanegate.VerificationReason
+	for _, r := range runs {
+		if r.Fingerprint != v.Fingerprints[r.Class] {
+			reasons = append(reasons, lanegate.VerificationReason{
+				Code: verification.CodeChanged, Class: r.Class,
+				Message: r.Class + " was something else when a run of it was started, so that nothing would be proven about it as it is now",
+			})
+		}
+	}
+	return verification.SortReasons(reasons)
+}
+
 // freshMargin is how long before the latest start that keeps a class fresh a hold
 // on serial ends.
 const freshMargin = 5 * time.Minute

@@ -191,6 +191,9 @@ func (c *coordinator) drive(ctx context.Context, v lanegate.Verification, in adm
 	if err != nil {
 		return err
 	}
+	if reasons := changedRuns(v, runs); len(reasons) > 0 {
+		return c.concludeWith(ctx, v, reasons, runs, in)
+	}
 	if v, err = c.begin(ctx, v, runs); err != nil || v.State != lanegate.VerificationRunning || !v.Started {
 		return err // or somebody moved it on meanwhile
 	}

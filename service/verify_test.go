@@ -183,6 +183,26 @@ func TestVerificationFailsAtOnce(t *testing.T) {
 	}
 }
 
+// An edit between two rounds that is taken back again proves nothing either.
+func TestVerificationOfAnotherFingerprint(t *testing.T) {
+	f := newTrial(t)
+	id := f.mustCreate(pairSpec(fromPayloads))
+	for range 2 { // each alone
+		f.mustRound(1)
+		f.endRound(nil)
+		f.look()
+	}
+	before := f.mustClass("a").ClassSpec
+	other := before
+	other.Units = lanegate.Units{"db": 4}
+	f.mustPut("a", other)
+	f.mustRound(3)
+	f.mustPut("a", before)
+	f.endRound(nil)
+	f.look()
+	f.wantVerdict(id, lanegate.VerdictInconclusive, "fingerprint_changed")
+}
+
 // A run that fails takes its members' proofs, and so those outside serial go back.
 func TestFailedVerificationMovesMembersBack(t *testing.T) {
 	f := newTrial(t)
