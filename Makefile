@@ -33,7 +33,7 @@ deps: ## install what the tests need and this machine lacks (PostgreSQL, node, a
 
 .PHONY: test
 test: deps ## run every test, on SQLite and PostgreSQL
-	$(TESTENV) $(GO) test -shuffle=on -timeout 15m $(TESTFLAGS)
+	$(TESTENV) $(GO) test -shuffle=on -timeout 30m $(TESTFLAGS)
 
 # Not e2e: what it tests is a process of its own, built without the detector; see race-chaos.
 .PHONY: race

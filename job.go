@@ -82,9 +82,9 @@ type Job struct {
 	LogicalDate string // as sent, "" when none
 	// Worker is the only one that may run it, as somebody waits there; "" when any may.
 	Worker string
-	RunAt       *time.Time
-	State       State
-	Reason      string // why it is where it is, in words; "" when plain
+	RunAt  *time.Time
+	State  State
+	Reason string // why it is where it is, in words; "" when plain
 
 	SubmittedAt time.Time
 	// ReadyAt: not before this time (run_at, backoff, deferral).
