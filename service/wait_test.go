@@ -77,6 +77,10 @@ func (s *memStore) ReapOrphans(context.Context) ([]service.Ended, error) {
 	return []service.Ended{s.ended(lanegate.Lost, lanegate.StateFailed)}, nil
 }
 
+func (s *memStore) ReapDetached(context.Context, time.Duration) ([]service.Ended, error) {
+	return nil, nil
+}
+
 func (s *memStore) Cancel(context.Context, string, string) (lanegate.Job, error) {
 	return s.end(lanegate.StateCancelled), nil
 }

@@ -379,6 +379,3 @@ func refusal(status int, body []byte) error {
 	}
 	return &lanegate.Error{Kind: kind, Code: p.Code, Message: p.Detail, Fields: p.Fields}
 }
-
-// URL is the gateway's.
-func (r *Remote) URL() string { return r.base }

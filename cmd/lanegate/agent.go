@@ -6,15 +6,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 
 	"github.com/alecthomas/kong"
-	"github.com/google/uuid"
-
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/app"
-	"github.com/lanegate/lanegate/worker"
 	"github.com/lanegate/lanegate/worker/runner"
 )
 
@@ -73,16 +69,13 @@ func (c *agentCmd) Run(ctx context.Context, t terminal) error {
 	defer cleanup()
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
-	remote := worker.NewRemote(worker.RemoteOptions{
-		URL: cl.base, Token: cl.token, UserAgent: "lanegate/" + versionText(), Beat: cfg.Beat, KillGrace: cfg.KillGrace,
+	agent := app.NewAgent(app.AgentOptions{
+		URL: cl.base, Token: cl.token, UserAgent: "lanegate/" + versionText(), Log: log, Lanes: c.Lanes, Slots: cfg.Slots,
+		Commands: catalogue.Digests, Exec: exec, Beat: cfg.Beat, KillGrace: cfg.KillGrace, Drain: cfg.Drain,
 		OnRefuse: func(err error) { refuse(&codedError{exitUsage, err}) },
 	})
-	w := worker.New(worker.Options{
-		Backend: remote, Log: log, NewID: func() string { return uuid.Must(uuid.NewV7()).String() },
-		Host: hostname(), PID: os.Getpid(), Lanes: c.Lanes, Slots: cfg.Slots, Commands: catalogue.Digests, Exec: exec, HTTP: exec,
-		Beat: cfg.Beat, KillGrace: cfg.KillGrace, Drain: cfg.Drain,
-	})
-	return c.work(ctx, t, w, remote, func(ctx context.Context) error {
+	t.notef("lanegate: agent of %s, process %d\n", cl.base, os.Getpid())
+	return c.work(ctx, t, agent, func(ctx context.Context) error {
 		next, err := app.Load(sources)
 		if err != nil {
 			return err
@@ -90,26 +83,19 @@ func (c *agentCmd) Run(ctx context.Context, t terminal) error {
 		if err := catalogue.Replace(next.Commands); err != nil {
 			return err
 		}
-		return w.Reload(ctx)
+		return agent.Reload(ctx)
 	})
 }
 
 // work runs the worker until a signal ends it.
-func (c *agentCmd) work(ctx context.Context, t terminal, w *worker.Worker, remote *worker.Remote, reload func(context.Context) error) error {
+func (c *agentCmd) work(ctx context.Context, t terminal, agent *app.Agent, reload func(context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	listening, stopListening := context.WithCancel(ctx)
-	var parts sync.WaitGroup
-	parts.Go(func() { remote.Listen(listening) })
-	defer parts.Wait()
-	defer stopListening()
-
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	t.notef("lanegate: agent of %s, process %d\n", remote.URL(), os.Getpid())
+	go func() { done <- agent.Run(ctx) }()
 	for {
 		select {
 		case err := <-done:
@@ -127,7 +113,7 @@ func (c *agentCmd) work(ctx context.Context, t terminal, w *worker.Worker, remot
 				stop()
 			default:
 				t.notef("lanegate: second signal: stopping the runs at once\n")
-				w.StopNow()
+				agent.StopNow()
 			}
 		}
 	}
@@ -146,12 +132,4 @@ func agentExec(o runner.ExecOptions) (_ *runner.Exec, cleanup func(), err error)
 		return nil, nil, errors.Join(err, os.RemoveAll(o.WorkDir))
 	}
 	return exec, func() { _ = os.RemoveAll(o.WorkDir) }, nil
-}
-
-func hostname() string {
-	host, err := os.Hostname()
-	if err != nil {
-		return "unknown" // it is for people only
-	}
-	return host
 }

@@ -13,12 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/admission"
 	"github.com/lanegate/lanegate/app"
-	"github.com/lanegate/lanegate/worker"
 	"github.com/lanegate/lanegate/worker/runner"
 )
 
@@ -95,8 +92,7 @@ type hereRun struct {
 	cmd        runCmd
 	t          terminal
 	client     *client
-	worker     *worker.Worker
-	remote     *worker.Remote
+	agent      *app.Agent
 	registered chan string // takes the first identity
 	refused    chan error  // takes why there is no use in going on
 	last       *lastEnding
@@ -120,8 +116,10 @@ func (c runCmd) prepare(t terminal, cl *client) (*hereRun, func(), error) {
 		return nil, nil, err
 	}
 	r := &hereRun{cmd: c, t: t, client: cl, registered: make(chan string, 1), refused: make(chan error, 1), last: &lastEnding{exec: exec}}
-	r.remote = worker.NewRemote(worker.RemoteOptions{
-		URL: cl.base, Token: cl.token, UserAgent: "lanegate/" + versionText(), Beat: c.Beat, KillGrace: c.KillGrace,
+	r.agent = app.NewAgent(app.AgentOptions{
+		URL: cl.base, Token: cl.token, UserAgent: "lanegate/" + versionText(), Log: log, Slots: 1, Exec: r.last,
+		Commands: func() map[string]string { return map[string]string{admission.OnTheSpot(c.Class): argvDigest} },
+		Beat:     c.Beat, KillGrace: c.KillGrace, Drain: time.Nanosecond, // a stop is passed on at once
 		OnRegister: func(id string) {
 			select {
 			case r.registered <- id:
@@ -134,12 +132,6 @@ func (c runCmd) prepare(t terminal, cl *client) (*hereRun, func(), error) {
 			default: // it was told before
 			}
 		},
-	})
-	r.worker = worker.New(worker.Options{
-		Backend: r.remote, Log: log, NewID: func() string { return uuid.Must(uuid.NewV7()).String() },
-		Host: hostname(), PID: os.Getpid(), Slots: 1, Exec: r.last, HTTP: r.last,
-		Commands: func() map[string]string { return map[string]string{admission.OnTheSpot(c.Class): argvDigest} },
-		Beat:     c.Beat, KillGrace: c.KillGrace, Drain: time.Nanosecond, // a stop is passed on at once
 	})
 	return r, cleanup, nil
 }
@@ -187,20 +179,16 @@ func (l *lastEnding) get() *lanegate.Ending {
 func (r *hereRun) run(ctx context.Context) error {
 	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
-	listening, stopListening := context.WithCancel(working)
-	defer stopListening()
 	var parts sync.WaitGroup
-	parts.Go(func() { r.remote.Listen(listening) })
 	parts.Go(func() {
-		if err := r.worker.Run(working); err != nil {
+		if err := r.agent.Run(working); err != nil {
 			r.t.notef("lanegate: %v; the gateway finds it out within its lease\n", err)
 		}
 	})
 	j, err := r.follow(ctx)
-	stopListening()
 	stopWork()
 	// An outcome that can't be written is not waited for longer than --retry-for.
-	giveUp := time.AfterFunc(r.cmd.RetryFor, r.worker.StopNow)
+	giveUp := time.AfterFunc(r.cmd.RetryFor, r.agent.StopNow)
 	parts.Wait()
 	giveUp.Stop()
 	return r.exit(ctx, j, err)
