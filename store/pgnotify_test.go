@@ -204,7 +204,7 @@ func TestNotificationsNeedPostgres(t *testing.T) {
 }
 
 func TestListenDSN(t *testing.T) {
-	got, err := listenDSN("postgres://u:p%40ss@localhost:5433/d?application_name=x")
+	got, err := listenDSN("postgres://u:p%40ss@localhost:5433/d?application_name=x&sslmode=disable")
 	if err != nil {
 		t.Fatal(err)
 	}
