@@ -275,7 +275,7 @@ func (r *request) judgeClass(c lanegate.Class) {
 		r.refuse("not_repeatable", c.ID, nil, "%s is not declared repeatable: true, so runs with made-up payloads could do harm; declare it, or use the source \"queue\"", c.ID)
 	}
 	if n := len(r.facts.of[c.ID].good); r.spec.Source == lanegate.SourceQueue && n < lanegate.BaselineRuns {
-		r.refuse("baseline_missing", c.ID, map[string]any{"good_runs": n, "needed": lanegate.BaselineRuns}, "%s has %d good runs at its present fingerprint, and %d are needed to compare with; let it run on, or use the source \"payloads\"", c.ID, n, lanegate.BaselineRuns)
+		r.refuse("baseline_missing", c.ID, map[string]any{"good_runs": n, "needed": lanegate.BaselineRuns}, "%s has %s at its present fingerprint, and %d are needed to compare with; let it run on, or use the source \"payloads\"", c.ID, lanegate.Count(n, "good run"), lanegate.BaselineRuns)
 	}
 }
 
