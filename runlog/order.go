@@ -22,7 +22,8 @@ const (
 //
 // Only pairs that the line kept apart count: in at least a tenth of the cycles
 // Then was due before First had ended. Where that never happened the clock keeps
-// the order, and lanes don't change it.
+// the order, and lanes don't change it. A pair that is held both ways is no order:
+// a line that runs one job at a time keeps any two apart, whichever comes first.
 func hiddenOrder(classes []string, groups []grouped) []Order {
 	var known []grouped
 	for _, g := range groups {
@@ -46,10 +47,22 @@ func hiddenOrder(classes []string, groups []grouped) []Order {
 			}
 		}
 	}
+	list = oneWay(list)
 	slices.SortStableFunc(list, func(a, b Order) int {
 		return cmp.Or(cmp.Compare(b.Held, a.Held), cmp.Compare(a.Gap, b.Gap))
 	})
 	return list[:min(len(list), maxOrders)]
+}
+
+// oneWay leaves out each pair that was held less than twice as often as the same
+// pair the other way round.
+func oneWay(list []Order) []Order {
+	type pair struct{ first, then string }
+	held := make(map[pair]int, len(list))
+	for _, o := range list {
+		held[pair{o.First, o.Then}] = o.Held
+	}
+	return slices.DeleteFunc(list, func(o Order) bool { return o.Held < 2*held[pair{o.Then, o.First}] })
 }
 
 func alike(a, b int) bool { return 4*a <= 5*b && 4*b <= 5*a }
