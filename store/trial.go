@@ -378,7 +378,7 @@ func (t *tx) loseTrials(q, why string, args ...any) (ended []string, err error) 
 		v.State, v.Verdict, v.EndedAt = lanegate.VerificationDone, lanegate.VerdictInconclusive, &t.at
 		v.Reasons = append([]lanegate.VerificationReason{{
 			Code:    ownerLost,
-			Message: fmt.Sprintf("%s while it carried out this verification run, in round %d of %d: nothing is proven; start another one.", why, min(v.Round+1, len(v.Plan)), len(v.Plan)),
+			Message: fmt.Sprintf("%s while it carried out this verification run, in round %d of %d", why, min(v.Round+1, len(v.Plan)), len(v.Plan)),
 		}}, v.Reasons...)
 		if err := t.saveVerification(v); err != nil {
 			return nil, fmt.Errorf("end verification run %s: %w", v.ID, err)

@@ -122,7 +122,11 @@ func (k classView) print(t terminal) {
 		if s.At != nil {
 			at = " at " + s.At.Local().Format("2006-01-02 15:04 MST")
 		}
-		t.printf("%s by %s%s: %s\n", s.Because, s.Actor, at, s.Reason)
+		line := s.Because + " by " + s.Actor + at
+		if s.Reason != "" {
+			line += ": " + s.Reason
+		}
+		t.printf("%s\n", line)
 	}
 	switch {
 	case s.ProvenCopies > 0:
