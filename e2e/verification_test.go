@@ -172,7 +172,7 @@ classes:
   other: {run: {kind: exec, command: quick}, units: {db: 5}}
 `
 
-// phases of a verification run at which the gateway is killed.
+// phases of a verification run in which the gateway is killed, or stopped and started again.
 var phases = map[string]func(w *world, v verification) bool{
 	"planned":      func(_ *world, v verification) bool { return v.State == "planned" },
 	"held":         func(_ *world, v verification) bool { return v.HeldAt != nil },
@@ -196,20 +196,30 @@ func (w *world) exists(name string) bool {
 	return err == nil
 }
 
-// TestVerificationSurvivesKills: whatever the moment and the source, a run that
+// TestVerificationSurvivesKills: whatever the moment, the source and the end, a run that
 // lost its owner ends inconclusive, holds nothing, and the line goes on.
 func TestVerificationSurvivesKills(t *testing.T) {
+	ends := map[string]func(t *testing.T, g *gateway){
+		"kill -9": func(_ *testing.T, g *gateway) { g.kill() },
+		"restart": func(t *testing.T, g *gateway) {
+			if err := g.term(30 * time.Second); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
 	for _, source := range []string{"payloads", "queue"} {
 		for name, reached := range phases {
-			t.Run(source+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				killInPhase(t, source, name, reached)
-			})
+			for how, end := range ends {
+				t.Run(source+"/"+name+"/"+how, func(t *testing.T) {
+					t.Parallel()
+					endInPhase(t, source, name, reached, end)
+				})
+			}
 		}
 	}
 }
 
-func killInPhase(t *testing.T, source, name string, reached func(*world, verification) bool) {
+func endInPhase(t *testing.T, source, name string, reached func(*world, verification) bool, end func(*testing.T, *gateway)) {
 	w := newWorld(t)
 	w.config(phasesConfig)
 	g := w.start()
@@ -234,13 +244,13 @@ func killInPhase(t *testing.T, source, name string, reached func(*world, verific
 		v = w.verification(v.ID)
 		return reached(w, v)
 	})
-	g.kill()
+	end(t, g)
 	w.start()
 	v = w.verdict(v.ID, time.Minute)
 	switch {
 	case name == "planned" && v.Verdict == "passed": // it may not have begun, and does so now
 	case name == "done" && v.Verdict == "passed":
-	case v.Verdict == "inconclusive" && slices.Contains(v.codes(), "owner_lost"):
+	case v.Verdict == "inconclusive" && (slices.Contains(v.codes(), "owner_lost") || slices.Contains(v.codes(), "stopped")):
 	default:
 		t.Errorf("verdict %s %v", v.Verdict, v.Reasons)
 	}
