@@ -120,7 +120,7 @@ func storyConfig(w *world, pg *pgtest.Server) string {
 	for _, c := range quickClasses {
 		fmt.Fprintf(&classes, "  %s: {run: {kind: exec, command: quick}, units: {db: 5}, repeatable: true}\n", c)
 	}
-	env := fmt.Sprintf("{EVENTS: %q, PSQL: %q, DB: %q, TAKES: '0.7', RELEASE: %q}", w.path("events"), pg.Program(w.t, "psql"), jobsURL(pg), w.path("release"))
+	env := fmt.Sprintf("{EVENTS: %q, PSQL: %q, DB: %q, TAKES: '1', RELEASE: %q}", w.path("events"), pg.Program(w.t, "psql"), jobsURL(pg), w.path("release"))
 	return fmt.Sprintf(`
 resources:
   db: {capacity: 15, pool: true, probe: %[1]q}
