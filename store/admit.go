@@ -61,24 +61,46 @@ func (t *tx) plan(ask service.Ask, res *service.Admitted) error {
 	}
 	res.Grants = gang
 	res.Fallbacks = map[string]int{}
-	for _, g := range decision.Grants {
+	started, err := t.start(decision.Grants)
+	if err != nil {
+		return err
+	}
+	res.Grants = append(res.Grants, started...)
+	for _, g := range started {
+		if route := g.Attempt.Route; route.Reason == lanegate.ReasonLaneUnavailable {
+			res.Fallbacks[route.Wanted]++
+		}
+	}
+	return t.rememberBlocked(in.BlockedSince, decision.Blocked)
+}
+
+// start applies grants, together if that can be; a job that can't start is left
+// out and doesn't stop the others.
+func (t *tx) start(grants []admission.Grant) (started []service.Grant, err error) {
+	if len(grants) > 1 {
+		all, err := t.alone("start together", "", func() (err error) {
+			started, err = t.startTogether(grants)
+			return err
+		})
+		if err != nil || all {
+			return started, err
+		}
+	}
+	started = nil
+	for _, g := range grants {
 		var grant service.Grant
-		started, err := t.alone("start", g.Job, func() (err error) {
+		ok, err := t.alone("start", g.Job, func() (err error) {
 			grant, err = t.startQueued(g, 0)
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("start job %s: %w", g.Job, err)
+			return nil, fmt.Errorf("start job %s: %w", g.Job, err)
 		}
-		if !started {
-			continue
-		}
-		res.Grants = append(res.Grants, grant)
-		if g.Route.Reason == lanegate.ReasonLaneUnavailable {
-			res.Fallbacks[g.Route.Wanted]++
+		if ok {
+			started = append(started, grant)
 		}
 	}
-	return t.rememberBlocked(in.BlockedSince, decision.Blocked)
+	return started, nil
 }
 
 // maxDecisions bounds how often one admission decides anew because a job that it

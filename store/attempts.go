@@ -62,19 +62,25 @@ func (r attemptRow) attempt() lanegate.Attempt {
 	return a
 }
 
+// ending is one outcome that a caller hands in, and its answer.
+type ending struct {
+	fence lanegate.Fence
+	lanegate.Ending
+	res  service.Ended
+	made bool // res is the answer
+}
+
 // EndAttempt implements service.Store.
 func (s *Store) EndAttempt(ctx context.Context, f lanegate.Fence, e lanegate.Ending) (service.Ended, error) {
-	var ended service.Ended
-	err := s.outcomes.do(ctx, &item{
-		jobs: []string{f.Job},
-		run: func(t *tx) (err error) {
-			ended, err = t.endAttempt(f, e, false)
-			return err
-		},
-	})
+	it := &item{end: &ending{fence: f, Ending: e}}
+	it.run = func(t *tx) (err error) {
+		it.end.res, err = t.endAttempt(f, e, false)
+		return err
+	}
+	err := s.outcomes.do(ctx, it)
 	switch {
 	case err == nil:
-		return ended, nil
+		return it.end.res, nil
 	case errors.Is(err, lanegate.ErrOutcomeUnknown):
 		err = errUnconfirmed.Because(err)
 	}
@@ -192,9 +198,22 @@ func (r attemptRow) recorded(e lanegate.Ending) bool {
 		r.Error == text(e.Error) && r.Signal == text(e.Signal) && r.Status == e.Status
 }
 
-// settle moves the job to where the outcome leads by its class's policy; a class
-// that was deleted counts with the defaults. The job's place stays as it is.
+// settle moves the job to where the outcome leads by its class's policy.
 func (t *tx) settle(job *jobRow, e lanegate.Ending) (lanegate.Settlement, error) {
+	from := job.State
+	set, err := t.settled(job, e)
+	if err != nil {
+		return set, err
+	}
+	if err := t.updateJob(*job, from); err != nil {
+		return set, fmt.Errorf("settle job %s: %w", job.ID, err)
+	}
+	return set, nil
+}
+
+// settled is settle in memory. A class that was deleted counts with the defaults;
+// the job's place stays as it is.
+func (t *tx) settled(job *jobRow, e lanegate.Ending) (lanegate.Settlement, error) {
 	cfg, err := t.config()
 	if err != nil {
 		return lanegate.Settlement{}, err
@@ -205,7 +224,6 @@ func (t *tx) settle(job *jobRow, e lanegate.Ending) (lanegate.Settlement, error)
 		spec.Repeatable = new(false)
 	}
 	set := lanegate.Settle(job.job(), spec, e, t.s.jitter())
-	from := job.State
 	if err := job.move(set.Event); err != nil {
 		return set, err
 	}
@@ -215,9 +233,6 @@ func (t *tx) settle(job *jobRow, e lanegate.Ending) (lanegate.Settlement, error)
 		job.FinishedAt = at(t.at)
 	} else {
 		t.requeue(job, at(t.at.Add(set.ReadyIn)))
-	}
-	if err := t.updateJob(*job, from); err != nil {
-		return set, fmt.Errorf("settle job %s: %w", job.ID, err)
 	}
 	return set, nil
 }
@@ -265,18 +280,31 @@ VALUES ($1, $2)
        ended_at = CASE WHEN excluded.ended_at > class_successes.ended_at THEN excluded.ended_at ELSE class_successes.ended_at END`
 )
 
-// logRun writes the run log row of an attempt that has just ended.
+// runArgs are the arguments of sqlInsertRun.
+func runArgs(job jobRow, a attemptRow) []any {
+	return []any{a.Job, a.Number, a.Class, a.Lane, a.Fingerprint, a.Units, job.SubmittedAt, a.ReadyAt,
+		a.StartedAt, a.EndedAt, a.Duration, a.Estimated, *a.Outcome, a.Verification}
+}
+
+// isSuccess says whether an ended attempt is a success of its class's: a job that
+// was made up is none; one that was due anyway is.
+func isSuccess(job jobRow, a attemptRow) bool {
+	return *a.Outcome == lanegate.Succeeded && job.Verification == ""
+}
+
+// logRun writes the run log row of an attempt that has just ended, and notes a
+// success, in a group at its end.
 func (t *tx) logRun(job jobRow, a attemptRow) error {
-	if err := t.one(sqlInsertRun, nil, a.Job, a.Number, a.Class, a.Lane, a.Fingerprint, a.Units, job.SubmittedAt, a.ReadyAt,
-		a.StartedAt, a.EndedAt, a.Duration, a.Estimated, *a.Outcome, a.Verification); err != nil {
+	if err := t.one(sqlInsertRun, nil, runArgs(job, a)...); err != nil {
 		return fmt.Errorf("log attempt %d of job %s: %w", a.Number, a.Job, err)
 	}
-	// A job that was made up is no success of the class's; one that was due anyway is.
-	if *a.Outcome != lanegate.Succeeded || job.Verification != "" {
+	if !isSuccess(job, a) {
 		return nil
 	}
-	if err := t.one(sqlNoteSuccess, nil, a.Class, a.EndedAt); err != nil {
-		return fmt.Errorf("note the success of class %s: %w", a.Class, err)
+	noted := success{a.Class, a.EndedAt}
+	if t.successes != nil {
+		*t.successes = append(*t.successes, noted)
+		return nil
 	}
-	return nil
+	return t.noteSuccesses([]success{noted})
 }

@@ -46,6 +46,8 @@ type dialect struct {
 	// reads is how a transaction of the read pool is begun, so that all its reads
 	// see one state.
 	reads sql.TxOptions
+	// bulk: a statement costs a round trip, so that many rows go through one.
+	bulk bool
 	// lockGroup locks what the items of a group will touch, lockClass the row of a
 	// class that was not among it, lockGrants the jobs that are about to start,
 	// returning those that still may; nil where a transaction is alone anyway.
@@ -65,7 +67,10 @@ type dialect struct {
 	resolved sync.Map // text with holes → text
 }
 
-var useHole = regexp.MustCompile(`\{\{use (\w+)\}\}`)
+var (
+	useHole  = regexp.MustCompile(`\{\{use (\w+)\}\}`)
+	rowsHole = regexp.MustCompile(`\{\{rows ([\w ]+)\}\}`)
+)
 
 // sql fills the holes of a statement.
 func (d *dialect) sql(q string) string {
@@ -74,6 +79,7 @@ func (d *dialect) sql(q string) string {
 	}
 	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{share}}", d.share, "{{skip}}", d.skip, "{{plain}}", d.plain).Replace(q)
 	s = useHole.ReplaceAllString(s, d.use)
+	s = rowsHole.ReplaceAllStringFunc(s, func(hole string) string { return rowsTable(rowsHole.FindStringSubmatch(hole)[1]) })
 	d.resolved.Store(q, s)
 	return s
 }

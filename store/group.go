@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/lanegate/lanegate"
-	"github.com/lanegate/lanegate/service"
 )
 
 // maxGroup bounds how many items share one commit, so that the first of them
@@ -26,11 +26,12 @@ const (
 
 // item is one change that shares a commit with others.
 type item struct {
-	// What the item will lock, for engines where transactions run side by side.
-	submits []service.NewJob // submissions
-	jobs    []string         // of an outcome: one id
-	// run makes the change and keeps its answer; it may run again when the
-	// transaction of the group has to be repeated.
+	// What the group looks at before it runs the item, to lock and to do together
+	// with what others want: submissions, or an outcome.
+	submits []submission
+	end     *ending
+	// run makes the change, without what is done already, and keeps its answer; it
+	// may run again when the transaction of the group has to be repeated.
 	run func(t *tx) error
 
 	state atomic.Int32
@@ -156,7 +157,11 @@ func (g *group) gather(first *item) []*item {
 func (g *group) commit(items []*item) error {
 	ctx := context.Background()
 	return g.s.retry(ctx, func() error {
-		err := g.s.once(ctx, g.s.write, func(t *tx) error { return g.run(t, items) })
+		err := g.s.once(ctx, g.s.write, func(t *tx) error { return g.run(t, items, (*tx).together) })
+		if _, ok := errors.AsType[*togetherError](err); ok {
+			g.s.log.WarnContext(ctx, "a group's changes are made one by one", "items", len(items), "err", err)
+			err = g.s.once(ctx, g.s.write, func(t *tx) error { return g.run(t, items, nil) })
+		}
 		if errors.Is(err, lanegate.ErrOutcomeUnknown) {
 			return lanegate.ErrOutcomeUnknown.Because(err)
 		}
@@ -164,7 +169,11 @@ func (g *group) commit(items []*item) error {
 	}, "group commit")
 }
 
-func (g *group) run(t *tx, items []*item) error {
+// run makes the changes of all items; those that together makes need no more.
+func (g *group) run(t *tx, items []*item, together func(*tx, []*item) error) error {
+	for _, it := range items {
+		it.reset()
+	}
 	if lock := g.s.d.lockGroup; lock != nil {
 		if err := lock(t, items); err != nil {
 			return fmt.Errorf("lock the group's rows: %w", err)
@@ -173,17 +182,49 @@ func (g *group) run(t *tx, items []*item) error {
 	if err := t.begin(sqlReadAdmission); err != nil {
 		return err
 	}
+	t.successes = &[]success{}
+	if together != nil {
+		if err := together(t, items); err != nil {
+			return err
+		}
+	}
 	for _, it := range items {
+		if it.made() {
+			continue
+		}
+		noted := len(*t.successes)
 		err := t.savepoint("item", func() error { return it.run(t) })
 		if errors.Is(err, errTxLost) {
 			return err
+		}
+		if err != nil {
+			*t.successes = (*t.successes)[:noted]
 		}
 		it.err = g.s.mapped(context.Background(), err)
 		if faultConflict.is(it.err) || g.s.spent(it.err) {
 			return it.err // the whole group gives way and runs again, or can't run here
 		}
 	}
-	return nil
+	return t.noteSuccesses(*t.successes)
+}
+
+// reset forgets the answers of an earlier try.
+func (it *item) reset() {
+	it.err = nil
+	for i := range it.submits {
+		it.submits[i].made = false
+	}
+	if it.end != nil {
+		it.end.made = false
+	}
+}
+
+// made says whether nothing of the item is left to do.
+func (it *item) made() bool {
+	if it.end != nil {
+		return it.end.made
+	}
+	return len(it.submits) > 0 && !slices.ContainsFunc(it.submits, func(s submission) bool { return !s.made })
 }
 
 // guarded runs fn and turns a panic into an internal error, logged with its stack.

@@ -93,9 +93,14 @@ func (t *tx) lockJob(id string) (jobRow, error) {
 // updateJob writes what may change after the submission and outside an
 // admission, if the job still is in state from and has had no attempt since.
 func (t *tx) updateJob(r jobRow, from lanegate.State) error {
-	return t.one(sqlUpdateJob, nil, r.State, text(r.Reason), r.ReadyAt, r.Due, r.PlaceAt, r.PlaceID, r.FirstAt,
+	return t.one(sqlUpdateJob, nil, t.updateArgs(r, from)...)
+}
+
+// updateArgs are the arguments of sqlUpdateJob.
+func (t *tx) updateArgs(r jobRow, from lanegate.State) []any {
+	return []any{r.State, text(r.Reason), r.ReadyAt, r.Due, r.PlaceAt, r.PlaceID, r.FirstAt,
 		r.Failures, r.ExtraAttempts, r.Losses, r.Deferrals, r.Interruptions,
-		r.BlockedBy, r.CancelRequested, r.FinishedAt, t.ringAt(r), r.ID, from, r.Attempts)
+		r.BlockedBy, r.CancelRequested, r.FinishedAt, t.ringAt(r), r.ID, from, r.Attempts}
 }
 
 // requeue puts the job back in its line at its place; it stands aside until ready.

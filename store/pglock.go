@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -57,21 +56,20 @@ SELECT j.id
   JOIN jobs AS j ON j.id = k.job_id
  WHERE j.state = 'failed'`
 	sqlPGLockJobs = `
-SELECT id, class
+SELECT ` + jobColumns + `
   FROM jobs
  WHERE id = ANY($1)
  ORDER BY id
    FOR UPDATE`
 )
 
-// pgLockGroup locks what the items will touch. Outcomes are brought into the order
-// of their classes, as the last success of each class is a row, too.
+// pgLockGroup locks what the items will touch.
 func (t *tx) pgLockGroup(items []*item) error {
 	keys := map[lockKey]bool{}
 	classes, days, jobs := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, it := range items {
-		for _, j := range it.jobs {
-			jobs[j] = true
+		if it.end != nil {
+			jobs[it.end.fence.Job] = true
 		}
 		for _, n := range it.submits {
 			classes[n.Class], days[n.LogicalDate] = true, true
@@ -94,17 +92,8 @@ func (t *tx) pgLockGroup(items []*item) error {
 	for _, id := range slices.Concat(waiting, failed) {
 		jobs[id] = true
 	}
-	classOf, err := t.pgLockJobs(jobs)
-	if err != nil {
-		return err
-	}
-	slices.SortStableFunc(items, func(a, b *item) int {
-		if len(a.jobs) != 1 || len(b.jobs) != 1 {
-			return 0
-		}
-		return cmp.Compare(classOf[a.jobs[0]], classOf[b.jobs[0]])
-	})
-	return nil
+	t.locked, err = t.pgLockJobs(jobs)
+	return err
 }
 
 // lockKey is a scoped idempotency key.
@@ -189,24 +178,20 @@ func (t *tx) pgFailedOf(keys map[lockKey]bool) (failed []string, err error) {
 	return failed, nil
 }
 
-// pgLockJobs locks jobs in the order of their ids and returns the classes of
-// those that exist.
-func (t *tx) pgLockJobs(ids map[string]bool) (classOf map[string]string, err error) {
+// pgLockJobs locks jobs in the order of their ids and returns those that exist.
+func (t *tx) pgLockJobs(ids map[string]bool) (map[string]jobRow, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	var rows []struct {
-		ID    string `db:"id"`
-		Class string `db:"class"`
-	}
+	var rows []jobRow
 	if err := t.all(&rows, sqlPGLockJobs, textArray(ids)); err != nil {
 		return nil, fmt.Errorf("lock the jobs: %w", err)
 	}
-	classOf = make(map[string]string, len(rows))
+	locked := make(map[string]jobRow, len(rows))
 	for _, r := range rows {
-		classOf[r.ID] = r.Class
+		locked[r.ID] = r
 	}
-	return classOf, nil
+	return locked, nil
 }
 
 const (

@@ -18,7 +18,7 @@ func postgresDialect() *dialect {
 		lock: "FOR UPDATE", share: "FOR KEY SHARE", skip: "FOR UPDATE SKIP LOCKED",
 		lockAdmission: sqlPGLockAdmission, heads: sqlPGHeads,
 		reads: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
-		sort:  sortPostgres, spent: spentPostgres,
+		sort:  sortPostgres, spent: spentPostgres, bulk: true,
 		lockGroup: (*tx).pgLockGroup, lockClass: (*tx).pgLockClass, lockGrants: (*tx).pgLockGrants, ready: (*tx).pgReady,
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // hotStatements are those of submitting, admitting, ending and beating.
 func (d *dialect) hotStatements() []string {
-	return []string{
+	hot := []string{
 		sqlReadAdmission, d.lockAdmission,
 		sqlGetKey, sqlInsertKey, sqlInsertJob, sqlInsertPayload,
 		sqlGetWorkerLive, sqlListLiveWorkers, sqlListServed, sqlNextReady, sqlListInFlight, sqlListTrials, sqlListBlocked, d.heads,
@@ -17,6 +17,17 @@ func (d *dialect) hotStatements() []string {
 		sqlGetJobLocked, sqlEndAttempt, sqlUpdateJob, sqlSaveResult, sqlInsertOutput, sqlInsertRun, sqlNoteSuccess,
 		sqlBeatWorker, sqlListHeld,
 	}
+	for _, b := range []bulkSQL{bulkKnownKeys, bulkEndAttempt, bulkUpdateJob, bulkSaveResult, bulkInsertOutput, bulkInsertRun,
+		bulkNoteSuccess, bulkStartJob, bulkGetPayload, bulkInsertAttempt} {
+		hot = append(hot, b.one)
+		if d.bulk {
+			hot = append(hot, b.many)
+		}
+	}
+	if d.bulk {
+		hot = append(hot, sqlPGInsertJobs, sqlPGLockKeys, sqlPGLockClasses, sqlPGLockJobs, sqlPGLockGrants, sqlPGFindReady)
+	}
+	return hot
 }
 
 // prepare parses the busy paths' statements once instead of at every use.
@@ -32,6 +43,9 @@ func (s *Store) prepare(ctx context.Context) error {
 		hot := map[string]*sqlx.Stmt{}
 		for _, q := range p.statements {
 			text := s.d.sql(q)
+			if hot[text] != nil {
+				continue
+			}
 			st, err := p.db.PreparexContext(ctx, text) //nolint:sqlclosecheck // closed with its pool
 			if err != nil {
 				return fmt.Errorf("prepare %q: %w", text, err)

@@ -49,13 +49,22 @@ func (t *tx) startQueued(g admission.Grant, round int) (service.Grant, error) {
 // startAttempt writes the attempt of a job that is running now. It is counted and
 // written before anything runs, so a job that kills its worker is counted, too.
 func (t *tx) startAttempt(g admission.Grant, round int, job jobRow, payload []byte) (service.Grant, error) {
-	cfg, err := t.config()
+	grant, args, err := t.newAttempt(g, round, job, payload)
 	if err != nil {
 		return service.Grant{}, err
 	}
+	return grant, t.one(sqlInsertAttempt, nil, args...)
+}
+
+// newAttempt is the attempt of a grant, with the arguments of sqlInsertAttempt.
+func (t *tx) newAttempt(g admission.Grant, round int, job jobRow, payload []byte) (service.Grant, []any, error) {
+	cfg, err := t.config()
+	if err != nil {
+		return service.Grant{}, nil, err
+	}
 	class, ok := cfg.class(g.Class)
 	if !ok {
-		return service.Grant{}, &faultError{kind: faultBug, text: "granted a job of the unknown class " + g.Class}
+		return service.Grant{}, nil, &faultError{kind: faultBug, text: "granted a job of the unknown class " + g.Class}
 	}
 	row := attemptRow{
 		Job: job.ID, Number: job.Attempts, Token: newToken(), Class: class.ID, Lane: g.Route.Lane,
@@ -70,12 +79,10 @@ func (t *tx) startAttempt(g admission.Grant, round int, job jobRow, payload []by
 	if g.Verification != "" {
 		digest = digestOf(payload)
 	}
-	if err := t.one(sqlInsertAttempt, nil, row.Job, row.Number, row.Token, row.Class, row.Lane, row.RouteReason, row.RouteWanted,
+	args := []any{row.Job, row.Number, row.Token, row.Class, row.Lane, row.RouteReason, row.RouteWanted,
 		row.Units, row.Fingerprint, row.Worker, row.Verification, row.Detached, row.HeartbeatBy, row.ReadyAt, row.StartedAt,
-		row.Round, digest); err != nil {
-		return service.Grant{}, err
-	}
-	return service.Grant{Job: job.job(), Attempt: row.attempt(), Class: class, Payload: payload}, nil
+		row.Round, digest}
+	return service.Grant{Job: job.job(), Attempt: row.attempt(), Class: class, Payload: payload}, args, nil
 }
 
 // unitsOf is never nil: an attempt that takes nothing says so.

@@ -10,45 +10,63 @@ import (
 	"github.com/lanegate/lanegate/service"
 )
 
+// submission is one job that a caller hands in, and its answer.
+type submission struct {
+	service.NewJob
+	res  service.Submitted
+	made bool // res is the answer
+}
+
 // Submit implements service.Store.
 func (s *Store) Submit(ctx context.Context, n service.NewJob) (service.Submitted, error) {
-	var res service.Submitted
-	err := s.group.do(ctx, &item{
-		submits: []service.NewJob{n},
-		run: func(t *tx) (err error) {
-			res, err = t.submit(n)
-			return err
-		},
-	})
-	if err != nil {
+	it := &item{submits: []submission{{NewJob: n}}}
+	it.run = func(t *tx) (err error) {
+		it.submits[0].res, err = t.submit(n)
+		return err
+	}
+	if err := s.group.do(ctx, it); err != nil {
 		return service.Submitted{}, err
 	}
-	return res, nil
+	return it.submits[0].res, nil
 }
 
 // SubmitBatch implements service.Store. The same key twice in a batch is a replay
 // of the first, as it would be one after the other.
 func (s *Store) SubmitBatch(ctx context.Context, jobs []service.NewJob) ([]service.Submitted, error) {
-	it := &item{submits: jobs}
-	results := make([]service.Submitted, len(jobs))
-	it.run = func(t *tx) error {
-		for i, n := range jobs {
-			err := t.savepoint("batch_item", func() (err error) {
-				results[i], err = t.submit(n)
-				return err
-			})
-			if err = s.mapped(context.Background(), err); faultConflict.is(err) || faultAway.is(err) {
-				return err // no answer about one item, but about the database
-			} else if err != nil {
-				results[i] = service.Submitted{Err: err}
-			}
-		}
-		return nil
+	it := &item{submits: make([]submission, len(jobs))}
+	for i, n := range jobs {
+		it.submits[i].NewJob = n
 	}
+	it.run = func(t *tx) error { return t.submitSingly(it.submits) }
 	if err := s.group.do(ctx, it); err != nil {
 		return nil, err
 	}
+	results := make([]service.Submitted, len(jobs))
+	for i, sub := range it.submits {
+		results[i] = sub.res
+	}
 	return results, nil
+}
+
+// submitSingly accepts those of a batch that are not accepted yet; one that fails
+// fails alone.
+func (t *tx) submitSingly(batch []submission) error {
+	for i := range batch {
+		sub := &batch[i]
+		if sub.made {
+			continue
+		}
+		err := t.savepoint("batch_item", func() (err error) {
+			sub.res, err = t.submit(sub.NewJob)
+			return err
+		})
+		if err = t.s.mapped(context.Background(), err); faultConflict.is(err) || faultAway.is(err) {
+			return err // no answer about one item, but about the database
+		} else if err != nil {
+			sub.res = service.Submitted{Err: err}
+		}
+	}
+	return nil
 }
 
 const (
@@ -118,9 +136,14 @@ func (t *tx) newRow(n service.NewJob) jobRow {
 	return row
 }
 
+// jobArgs are the arguments of sqlInsertJob.
+func (t *tx) jobArgs(r jobRow) []any {
+	return []any{r.ID, r.Class, r.Client, r.Key, r.LogicalDate, r.RunAt, r.State, r.Reason,
+		r.SubmittedAt, r.ReadyAt, r.Due, r.PlaceAt, r.PlaceID, r.FirstAt, r.BlockedBy, r.FinishedAt, t.ringAt(r), r.Worker}
+}
+
 func (t *tx) insertJob(r jobRow, n service.NewJob) error {
-	if err := t.one(sqlInsertJob, nil, r.ID, r.Class, r.Client, r.Key, r.LogicalDate, r.RunAt, r.State, r.Reason,
-		r.SubmittedAt, r.ReadyAt, r.Due, r.PlaceAt, r.PlaceID, r.FirstAt, r.BlockedBy, r.FinishedAt, t.ringAt(r), r.Worker); err != nil {
+	if err := t.one(sqlInsertJob, nil, t.jobArgs(r)...); err != nil {
 		return fmt.Errorf("insert job %s: %w", r.ID, err)
 	}
 	if err := t.one(sqlInsertPayload, nil, r.ID, blob(n.Payload)); err != nil {

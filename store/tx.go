@@ -25,6 +25,11 @@ type tx struct {
 	hot map[string]*sqlx.Stmt
 	// classes are those whose rows are locked, where transactions run side by side.
 	classes map[string]bool
+	// locked are the jobs of a group's outcomes as they were when they were locked,
+	// where transactions run side by side.
+	locked map[string]jobRow
+	// successes are noted at the end of a group, in one order; nil outside of one.
+	successes *[]success
 	// at is the transaction's one time, by the database's clock. In a
 	// transaction that locks the admission row it is read behind the lock.
 	at time.Time
