@@ -121,7 +121,10 @@ func (m *memo) compute(e *memoEntry, compute func(ctx context.Context) (any, err
 	defer cancel()
 	select {
 	case m.turn <- struct{}{}:
-		e.value, e.err = compute(ctx)
+		// Both may be ready: nothing is begun at the end.
+		if e.err = ctx.Err(); e.err == nil {
+			e.value, e.err = compute(ctx)
+		}
 		<-m.turn
 	case <-ctx.Done():
 		e.err = ctx.Err()

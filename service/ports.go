@@ -49,8 +49,9 @@ type NewJob struct {
 // Submitted is the answer to one submission.
 type Submitted struct {
 	Job      lanegate.Job
-	Replayed bool // same key, same body: Job is the earlier one as it stands
-	Revived  bool // the replayed job had failed and was queued again
+	Lane     string // of the job's class, as the submission found it
+	Replayed bool   // same key, same body: Job is the earlier one as it stands
+	Revived  bool   // the replayed job had failed and was queued again
 	// Coalesced is the waiting job that this one replaced, "" when none.
 	Coalesced string
 	// Err says why this item was refused; the others of its batch stand.

@@ -63,6 +63,7 @@ type Service struct {
 	oracle    *oracle
 	hearts    heartWatch
 	agents    agentWakes
+	lanes     lanesSeen
 	nudges    chan struct{}                      // holds one token; see Nudges
 	target    atomic.Pointer[lanegate.ClassSpec] // Options.DefaultTarget, until SetDefaultTarget
 }

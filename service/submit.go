@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -203,7 +202,7 @@ func validLogicalDate(d string) bool {
 // accepted does what follows an acceptance; none of it can fail the request.
 // Each lane that has new work is rung once, refused items are left out.
 func (s *Service) accepted(ctx context.Context, all ...Submitted) {
-	var classes []string
+	lanes := map[string]bool{}
 	for _, res := range all {
 		if res.Err != nil {
 			continue
@@ -215,10 +214,10 @@ func (s *Service) accepted(ctx context.Context, all ...Submitted) {
 			s.metrics.submitted(res.Job.Class)
 		}
 		if (!res.Replayed || res.Revived) && res.Job.State == lanegate.StateQueued {
-			classes = append(classes, res.Job.Class)
+			lanes[res.Lane] = true
 		}
 	}
-	for _, lane := range s.lanesOf(ctx, classes) {
+	for lane := range s.rungFor(ctx, lanes) {
 		s.ring(lane)
 	}
 }
@@ -226,36 +225,17 @@ func (s *Service) accepted(ctx context.Context, all ...Submitted) {
 // laneOf names the lane to ring for a class; serial when the class can't be read,
 // which costs latency only.
 func (s *Service) laneOf(ctx context.Context, class string) string {
-	return s.lanesOf(ctx, []string{class})[0]
-}
-
-// lanesOf names the lanes where jobs of the classes would run now, each once. It
-// reads the configuration once, however many there are.
-func (s *Service) lanesOf(ctx context.Context, classes []string) []string {
-	if len(classes) == 0 {
-		return nil
-	}
 	cfg, err := s.store.Config(ctx)
 	if err != nil {
-		return []string{lanegate.LaneSerial}
+		return lanegate.LaneSerial
 	}
-	wanted := make(map[string]bool, len(classes))
-	for _, id := range classes {
-		wanted[id] = true
-	}
-	var lanes []string
 	for _, c := range cfg.Classes {
-		if !wanted[c.ID] {
-			continue
-		}
-		if route, _ := admission.RouteOf(c, cfg.Lanes); !slices.Contains(lanes, route.Lane) {
-			lanes = append(lanes, route.Lane)
+		if c.ID == class {
+			route, _ := admission.RouteOf(c, cfg.Lanes)
+			return route.Lane
 		}
 	}
-	if lanes == nil {
-		return []string{lanegate.LaneSerial}
-	}
-	return lanes
+	return lanegate.LaneSerial
 }
 
 func (s *Service) createDefaults(ctx context.Context, jobs []NewJob) error {

@@ -116,7 +116,7 @@ func (t *tx) submit(n service.NewJob) (service.Submitted, error) {
 	if err := t.insertJob(row, n); err != nil {
 		return service.Submitted{}, err
 	}
-	return service.Submitted{Job: row.job(), Coalesced: old}, nil
+	return service.Submitted{Job: row.job(), Lane: class.Lane, Coalesced: old}, nil
 }
 
 func unknownClass(id string) error {
@@ -201,6 +201,11 @@ func (t *tx) replay(n service.NewJob) (res service.Submitted, found bool, err er
 		res.Revived = true
 	}
 	res.Job = row.job()
+	if cfg, err := t.config(); err != nil {
+		return service.Submitted{}, true, err
+	} else if class, ok := cfg.class(row.Class); ok {
+		res.Lane = class.Lane
+	}
 	return res, true, nil
 }
 

@@ -155,10 +155,15 @@ SELECT id, payload
 
 // insertJobs accepts plain submissions.
 func (t *tx) insertJobs(subs []*submission) error {
+	cfg, err := t.config()
+	if err != nil {
+		return err
+	}
 	rows := make([][]any, len(subs))
 	for i, sub := range subs {
 		row := t.newRow(sub.NewJob)
-		sub.res, sub.made = service.Submitted{Job: row.job()}, true
+		class, _ := cfg.class(sub.Class)
+		sub.res, sub.made = service.Submitted{Job: row.job(), Lane: class.Lane}, true
 		if !t.s.d.bulk {
 			if err := t.insertJob(row, sub.NewJob); err != nil {
 				return err

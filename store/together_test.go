@@ -183,7 +183,7 @@ func mixedGroups(t *testing.T, s *Store, rnd *rand.Rand, do func(*testing.T, *gr
 		do(t, s.group, submits)
 		for _, it := range submits {
 			for _, sub := range it.submits {
-				answers = append(answers, fmt.Sprintf("%s %s %v %q %v %v", sub.ID, sub.res.Job.State, sub.res.Replayed, sub.res.Coalesced, sub.res.Revived, sub.res.Err))
+				answers = append(answers, fmt.Sprintf("%s %s %s %v %q %v %v", sub.ID, sub.res.Lane, sub.res.Job.State, sub.res.Replayed, sub.res.Coalesced, sub.res.Revived, sub.res.Err))
 			}
 		}
 		res, err := s.Admit(t.Context(), service.Ask{Worker: "w", Free: 15})
