@@ -77,9 +77,11 @@ type analysis struct {
 	report *Report
 
 	matrix *matrix
-	heavy  []int // the classes that make others wait, the worst first
+	heavy  []int  // the classes that make others wait, the worst first
+	kind   string // of the verdict
 	// candidates could leave the line for parallel, the one that waits most first.
 	candidates []int
+	leftOut    []LeftOut // the other classes, with why not; the one that waits most first
 	layouts    map[string]*Layout
 }
 
@@ -101,6 +103,7 @@ func (a *analysis) describe() {
 		}
 	}
 	r.Span = Span{From: time.UnixMicro(from).UTC(), To: time.UnixMicro(to).UTC(), Days: round(float64(to-from)/86400e6, 100), Runs: len(l.Runs)}
+	r.Span.Relative = r.Span.From.Before(firstDate)
 	slices.Sort(all)
 	r.Mix = Split{TooFew: true}
 	if long := fromSecond(all); len(long) >= minSplitRuns {
@@ -118,6 +121,10 @@ func (a *analysis) describe() {
 	r.Order = hiddenOrder(l.Classes, a.groups)
 	a.note(len(waits))
 }
+
+// firstDate: times before it are no dates. No log of jobs is that old; its seconds
+// count from a start of its own.
+var firstDate = time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // note says what can't be known.
 func (a *analysis) note(waits int) {
@@ -139,6 +146,9 @@ func (a *analysis) note(waits int) {
 		add("No row says when its run started, so recorded waits, overlaps and hidden orders can't be known; the replays need only submit times and durations.")
 	case waits < n:
 		add(count(n-waits, "run has", "runs have") + " no recorded wait (no submit or no start time, or a repeated attempt).")
+	}
+	if a.report.Span.Relative {
+		add("Its times count from a start that it does not name, so days are given from there, and no dates.")
 	}
 	if a.log.NoStatus {
 		add("No row says how its run ended, so all count as good.")
@@ -211,38 +221,4 @@ func (a *analysis) medianWithout(class int, heavy map[int]bool) int64 {
 	}
 	slices.Sort(took)
 	return quantile(took, 0.5)
-}
-
-// maxCandidates bounds the classes to verify first.
-const maxCandidates = 10
-
-// findCandidates ranks the classes that the heavy ones make wait: at least five
-// runs, short beside them, at most a fifth of the runs failed.
-func (a *analysis) findCandidates() {
-	if len(a.heavy) == 0 {
-		return
-	}
-	least := int64(math.MaxInt64)
-	for _, h := range a.heavy {
-		least = min(least, lengthBiased(a.groups[h].runs))
-	}
-	waited := map[int]float64{}
-	for class := range a.groups {
-		c := &a.report.Classes[class]
-		slot := a.named.slot[class]
-		if slices.Contains(a.heavy, class) || a.matrix.names[slot] != a.log.Classes[class] ||
-			c.Runs < 5 || c.DiesEarly != nil || c.Failed*5 > c.Runs || 10*lengthBiased(a.groups[class].runs) > least {
-			continue
-		}
-		for _, h := range a.heavy {
-			if row := a.matrix.hours[a.named.slot[h]]; row != nil {
-				waited[class] += row[slot]
-			}
-		}
-		if waited[class] > 0 {
-			a.candidates = append(a.candidates, class)
-		}
-	}
-	slices.SortStableFunc(a.candidates, func(x, y int) int { return cmp.Compare(waited[y], waited[x]) })
-	a.candidates = a.candidates[:min(len(a.candidates), maxCandidates)]
 }

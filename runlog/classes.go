@@ -234,7 +234,7 @@ func (c *ClassReport) mend() []string {
 		why = append(why, fmt.Sprintf("dies early in %s of its runs: failures take %s, good runs %s",
 			percent(d.Share), human(d.FailedMedian), human(d.GoodMedian)))
 	} else if c.Runs >= 5 && c.Failed*5 >= c.Runs {
-		why = append(why, fmt.Sprintf("fails %d of %s", c.Failed, count(c.Runs, "time", "times")))
+		why = append(why, fmt.Sprintf("fails %s of %s", grouped3(c.Failed), count(c.Runs, "time", "times")))
 	}
 	if d := c.typical(); d.N >= 3 && d.P50 >= 4*3600 {
 		why = append(why, fmt.Sprintf("takes %s, at most %s", human(d.P50), human(d.Max)))

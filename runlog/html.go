@@ -28,6 +28,7 @@ const (
 	htmlWaits   = 12
 	htmlMend    = 12
 	htmlOrders  = 20
+	htmlLeftOut = 20
 )
 
 // HTML writes the report as one page that needs nothing else: its style and plots
@@ -53,11 +54,13 @@ type page struct {
 	Splits     []string
 	MendRows   []Mend
 	OrderRows  []Order
+	LeftOut    []string
+	From, To   string
 	More       more
 }
 
 // more counts what the page leaves out.
-type more struct{ Mend, Order, Classes, Waits int }
+type more struct{ Mend, Order, Classes, Waits, LeftOut int }
 
 func newPage(r *Report) page {
 	p := page{
@@ -67,6 +70,10 @@ func newPage(r *Report) page {
 	}
 	p.Waits, p.More.Waits = waitPlot(r)
 	p.What = whatRows(r)
+	p.From, p.To = r.Span.dates()
+	p.LeftOut = r.Verdict.leftOutReasons()
+	p.More.LeftOut = max(0, len(p.LeftOut)-htmlLeftOut)
+	p.LeftOut = p.LeftOut[:len(p.LeftOut)-p.More.LeftOut]
 	for _, l := range r.Layouts {
 		for _, lane := range l.Lanes {
 			if l.Name == layoutPromote && lane.Name == lanegate.LaneParallel {
@@ -95,10 +102,10 @@ func (p page) MatrixIntro() string {
 
 // whatRow is a layout in the what-if table.
 type whatRow struct {
-	Title, Description, Peaks string
-	AtOnce                    int
-	Waits                     Waits
-	Now                       bool // recorded, not replayed
+	Title, Description, Peaks, Note string
+	AtOnce                          int
+	Waits                           Waits
+	Now                             bool // recorded, not replayed
 }
 
 func whatRows(r *Report) []whatRow {
@@ -119,11 +126,11 @@ func whatRows(r *Report) []whatRow {
 			l.Description = "every class beside every other"
 		}
 		rows = append(rows, whatRow{
-			Title: strings.ToUpper(title[:1]) + title[1:], Description: visible(l.Description),
+			Title: strings.ToUpper(title[:1]) + title[1:], Description: visible(l.Description), Note: l.Note,
 			Waits: l.Waits, AtOnce: l.MostAtOnce, Peaks: strings.Join(peaks, ", "),
 		})
-		if l.Waits.Max == 0 {
-			break // more workers can't bring less
+		if l.Waits.Max == 0 && strings.HasPrefix(l.Name, layoutWorkers) {
+			break // more of them can't bring less
 		}
 	}
 	return rows

@@ -39,6 +39,9 @@ type Span struct {
 	To   time.Time `json:"to"`
 	Days float64   `json:"days"`
 	Runs int       `json:"runs"`
+	// Relative: the log counts its times from a start that it does not name. From
+	// and To are then that far after 1970-01-01, and no dates.
+	Relative bool `json:"relative"`
 }
 
 // Load is how much work came in one line's way.
@@ -163,6 +166,8 @@ type Layout struct {
 	// Peaks is the most units of each resource in use at once.
 	Peaks      map[string]int `json:"peak_units"`
 	MostAtOnce int            `json:"most_at_once"`
+	// Note, of promote, compares it with as many workers for everything.
+	Note string `json:"note"`
 
 	starts []int64 // of one_line and isolate, parallel to Log.Runs
 }
@@ -216,6 +221,9 @@ type Verdict struct {
 	Workers int `json:"workers"`
 	// Verify lists the classes to verify first, in order.
 	Verify []Candidate `json:"verify"`
+	// LeftOut is the other classes with the reason why they are not in Verify, the
+	// one that waits most first; empty when the verdict asks to verify nothing.
+	LeftOut []LeftOut `json:"left_out"`
 	// Next is what to do next, a sentence each.
 	Next []string `json:"next"`
 	// CLI is the same as Command by lanegate verify.
@@ -231,15 +239,28 @@ type Candidate struct {
 	// Role is "blocker" (to run in a lane of its own), "victim" (to go to parallel) or
 	// "peer" (to go to parallel, beside itself too, where workers are added).
 	Role string `json:"role"`
-	// Layout names the one that After is from.
+	// Layout names the one that After is from: isolate for a blocker, promote for the
+	// others, where the classes to verify are in parallel and the rest is in serial.
 	Layout string `json:"layout"`
 	Before Spread `json:"waits_before"`
 	After  Spread `json:"waits_after"`
 	// Saved is the hours of waiting that the layout takes off: for a blocker those of
 	// all jobs, for others their own.
 	Saved float64 `json:"saved_hours"`
+	// Little: Saved is not worth much, see analysis.effect. Effect says in words what
+	// is to be expected, and begins with "brings little" then.
+	Little bool   `json:"brings_little"`
+	Effect string `json:"effect"`
 	// Warnings name hidden orders and missing declarations.
 	Warnings []string `json:"warnings"`
+}
+
+// LeftOut is a class that is not among those to verify first.
+type LeftOut struct {
+	Class string `json:"class"`
+	Why   string `json:"why"`
+	// Hours that its jobs wait in one line.
+	Hours float64 `json:"waited_hours"`
 }
 
 // Mend is a class to mend for its own sake.

@@ -17,6 +17,7 @@ const (
 	textClasses = 10
 	textBlame   = 6
 	textMend    = 6
+	textLeftOut = 6
 )
 
 // Text writes the report for a terminal: plain text, at most 80 columns wide, the
@@ -60,19 +61,23 @@ func (t *text) verdict(r *Report) {
 		t.para("  - ", s)
 	}
 	if len(r.Verdict.Verify) > 0 {
-		t.title("Verify first                      waits in one line        waits then   saves")
-		t.line("%-30s %8s %8s  %8s %8s  %6s", "", "p50", "max", "p50", "max", "hours")
+		t.title("Verify first                     waits in one line         waits then       saves")
+		t.line("%-30s %8s %8s  %8s %8s  %11s", "", "p50", "max", "p50", "max", "hours")
 	}
 	for _, c := range r.Verdict.Verify {
 		name := c.Class
 		if c.Role == "blocker" {
 			name += " (own lane; all jobs)"
 		}
-		t.line("  %-28s %8s %8s  %8s %8s  %6.0f", clip(visible(name), 28), human(c.Before.P50), human(c.Before.Max), human(c.After.P50), human(c.After.Max), c.Saved)
+		t.line("  %-28s %8s %8s  %8s %8s  %11s", clip(visible(name), 28), human(c.Before.P50), human(c.Before.Max), human(c.After.P50), human(c.After.Max), hoursText(c.Saved))
+		if c.Little {
+			t.para("    ", c.Effect)
+		}
 		for _, w := range c.Warnings {
 			t.para("    ! ", w)
 		}
 	}
+	t.leftOut(r)
 	if len(r.Verdict.Next) > 0 {
 		t.title("Next")
 		for _, s := range r.Verdict.Next {
@@ -92,6 +97,19 @@ func (t *text) verdict(r *Report) {
 			t.line("    %s", l)
 		}
 	}
+}
+
+// leftOut names the classes that are not above, those with the same reason together.
+func (t *text) leftOut(r *Report) {
+	reasons := r.Verdict.leftOutReasons()
+	if len(reasons) == 0 {
+		return
+	}
+	t.title("Not among them, and why")
+	for _, why := range reasons[:min(textLeftOut, len(reasons))] {
+		t.para("  - ", why)
+	}
+	t.more(len(reasons), textLeftOut)
 }
 
 func (t *text) mend(r *Report) {
@@ -120,7 +138,7 @@ func (t *text) blame(r *Report) {
 		if victim == b.Blocker {
 			victim = "itself"
 		}
-		t.line("  %-36s %13.1f  %6s", fit(b.Blocker, 17)+"→ "+clip(visible(victim), 17), b.Hours, percent(b.Share))
+		t.line("  %-36s %13s  %6s", fit(b.Blocker, 17)+"→ "+clip(visible(victim), 17), hoursText(b.Hours), percent(b.Share))
 	}
 	t.more(len(r.Blame), textBlame)
 }
@@ -139,11 +157,14 @@ func (t *text) layouts(r *Report) {
 			fmt.Fprintf(&peaks, " %s %d", visible(name), l.Peaks[name])
 		}
 		t.line("  %-28s %9s %9s %9s %s", layoutTitle(l), human(l.Waits.P50), human(l.Waits.P99), human(l.Waits.Max), peaks.String())
-		if l.Waits.Max == 0 {
-			break // more workers can't bring less
+		if l.Waits.Max == 0 && strings.HasPrefix(l.Name, layoutWorkers) {
+			break // more of them can't bring less
 		}
 	}
 	for _, l := range r.Layouts {
+		if l.Note != "" {
+			t.para("  classes above in parallel: ", l.Note)
+		}
 		for _, lane := range l.Lanes {
 			if l.Name == layoutPromote && lane.Name == "parallel" {
 				t.para("  parallel is as wide as: ", lane.Arithmetic)
@@ -200,8 +221,9 @@ func splitSentences(r *Report, classes int) []string {
 
 func (t *text) files(r *Report) {
 	t.title("The log")
+	from, to := r.Span.dates()
 	t.para("  ", fmt.Sprintf("%s over %s (%s to %s), load %s of one line, most at once %s.",
-		count(r.Span.Runs, "run", "runs"), daysText(r.Span.Days), r.Span.From.Format("2006-01-02"), r.Span.To.Format("2006-01-02"),
+		count(r.Span.Runs, "run", "runs"), daysText(r.Span.Days), from, to,
 		digits3(r.Load.Rho), atOnce(r.Load)))
 	for i := range r.Files {
 		t.para("  ", r.Files[i].sentence())

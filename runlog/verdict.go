@@ -19,26 +19,41 @@ import (
 //     class dies early, fix failures first, because runs that end early come back.
 //  4. Otherwise there is too much at a time for one line: add workers.
 func (a *analysis) judge() {
-	r := a.report
-	v := &r.Verdict
-	*v = Verdict{Reasons: []string{}, Classes: []string{}, Verify: []Candidate{}, Next: []string{}}
+	v := &a.report.Verdict
+	*v = Verdict{Kind: a.kind, Reasons: []string{}, Classes: []string{}, Verify: []Candidate{}, LeftOut: []LeftOut{}, Next: []string{}}
 	a.mend()
 	a.sortClasses()
+	switch v.Kind {
+	case LeaveAlone:
+		a.leaveAlone()
+	case Isolate, Separate:
+		a.isolateOrSeparate()
+	case FixFailures:
+		a.fixFailures(a.dying())
+	case AddWorkers:
+		a.addWorkers()
+	default:
+		a.cannotTell()
+	}
+}
+
+// decide answers the questions above; the classes to verify follow from it.
+func (a *analysis) decide() string {
 	dying := a.dying()
 	switch {
-	case !a.analysable():
-		a.cannotTell()
 	case !a.anybodyWaits() && len(dying) > 0:
-		a.fixFailures(dying)
+		return FixFailures
 	case !a.anybodyWaits():
-		a.leaveAlone()
+		return LeaveAlone
 	case a.isolationHelps() && !a.anyOf(dying, a.heavy):
-		a.isolateOrSeparate()
+		if len(a.heavy) > 1 {
+			return Separate
+		}
+		return Isolate
 	case len(dying) > 0:
-		a.fixFailures(dying)
-	default:
-		a.addWorkers()
+		return FixFailures
 	}
+	return AddWorkers
 }
 
 func (a *analysis) because(format string, args ...any) {
@@ -122,18 +137,17 @@ func (a *analysis) cannotTell() {
 
 func (a *analysis) leaveAlone() {
 	v, l := &a.report.Verdict, &a.report.Load
-	v.Kind = LeaveAlone
 	tolerable := human(a.opts.Tolerable.Seconds())
 	if a.asRecorded() {
 		w := a.report.Recorded
 		v.Sentence = "Leave it alone: as it ran, hardly anybody waited."
-		a.because("recorded waits: half under %s, 99 %% under %s (tolerable: %s)", human(w.P50), human(w.P99), tolerable)
+		a.because("recorded waits: %s (tolerable: %s)", halfAndMost(w.Spread), tolerable)
 		a.because("up to %d at once; one line would have had a load of %s", l.MostAtOnce, digits3(l.Rho))
 		return
 	}
 	w := a.layouts[layoutOneLine].Waits
 	v.Sentence = "Leave it alone: one line is enough; separate lanes would be over-engineering."
-	a.because("in one line 99 %% of the jobs wait under %s, none over %s (tolerable: %s)", human(w.P99), human(w.Max), tolerable)
+	a.because("in one line 99 %% of the jobs %s, none over %s (tolerable: %s)", waitUnder(w.P99), human(w.Max), tolerable)
 	a.because("the line is busy %s of the time", percent(l.Rho))
 	if !a.report.Mix.Split {
 		a.because("the durations are one group, not short jobs beside long ones")
@@ -142,38 +156,41 @@ func (a *analysis) leaveAlone() {
 
 func (a *analysis) fixFailures(dying []ClassReport) {
 	v := &a.report.Verdict
-	v.Kind = FixFailures
 	for _, c := range dying {
 		v.Classes = append(v.Classes, c.Class)
-		a.because("%s: %s of %s fail after about %s; good runs take %s",
-			c.Class, grouped3(c.DiesEarly.Runs), count(c.Runs, "run", "runs"), human(c.DiesEarly.FailedMedian), human(c.DiesEarly.GoodMedian))
+		a.because("%s: %s of %s fail %s; good runs take %s",
+			c.Class, grouped3(c.DiesEarly.Runs), count(c.Runs, "run", "runs"), soon(c.DiesEarly.FailedMedian), human(c.DiesEarly.GoodMedian))
 	}
 	v.Sentence = fmt.Sprintf("Fix failures first: %s dies early in %s of its runs. That is no reason for a lane.",
 		dying[0].Class, percent(dying[0].DiesEarly.Share))
 	a.next("Find out why these runs fail, then ask again with a new log.")
 }
 
-// addWorkers recommends the fewest workers with which hardly anybody waits; where
-// all that were tried are too few, at least so many that the load of each is under 1.
-func (a *analysis) addWorkers() {
-	v, l := &a.report.Verdict, &a.report.Load
-	v.Kind = AddWorkers
-	tolerable := a.opts.Tolerable.Seconds()
-	line := a.layouts[layoutOneLine].Waits
-	best := line
+// enoughWorkers is the fewest workers with which hardly anybody waits, and the waits
+// then; where all that were tried are too few, at least so many that the load of each
+// is under 1, with the waits of the most that were tried.
+func (a *analysis) enoughWorkers() (n int, best Waits) {
 	for n := 2; n <= maxWorkers; n++ {
-		w := a.layouts[layoutWorkers+strconv.Itoa(n)].Waits
-		if best.P99 > tolerable {
-			v.Workers, best = n, w
+		if best = a.layouts[layoutWorkers+strconv.Itoa(n)].Waits; best.P99 <= a.opts.Tolerable.Seconds() {
+			return n, best
 		}
 	}
+	return max(2, int(math.Floor(a.report.Load.Rho))+1), best
+}
+
+// addWorkers recommends enoughWorkers, and the classes to begin with.
+func (a *analysis) addWorkers() {
+	v, l := &a.report.Verdict, &a.report.Load
+	tolerable := a.opts.Tolerable.Seconds()
+	line := a.layouts[layoutOneLine].Waits
+	var best Waits
+	v.Workers, best = a.enoughWorkers()
 	a.because("in one line half of the jobs wait over %s, 1 %% over %s (load %s)", human(line.P50), human(line.P99), digits3(l.Rho))
 	if a.asRecorded() {
 		a.because("as it ran, up to %d at once: half over %s, 1 %% over %s", l.MostAtOnce, human(a.report.Recorded.P50), human(a.report.Recorded.P99))
 	}
 	a.crowd()
 	if best.P99 > tolerable {
-		v.Workers = max(2, int(math.Floor(l.Rho))+1)
 		v.Sentence = fmt.Sprintf("Add workers, not lanes: at least %d; even %d leave some long waits.", v.Workers, maxWorkers)
 		if v.Workers > maxWorkers {
 			v.Sentence = fmt.Sprintf("Add workers, not lanes: this much work needs at least %d.", v.Workers)
@@ -184,12 +201,15 @@ func (a *analysis) addWorkers() {
 		a.because("with %d workers 1 %% still wait over %s", maxWorkers, human(best.P99))
 	} else {
 		v.Sentence = fmt.Sprintf("Add workers, not lanes: with %d of them hardly anybody waits.", v.Workers)
-		a.because("with %d workers 99 %% wait under %s", v.Workers, human(best.P99))
+		a.because("with %d workers 99 %% %s", v.Workers, waitUnder(best.P99))
 	}
 	if l.Dispersion >= 2 {
 		a.because("jobs come in bursts (dispersion %s; 1 is no bursts), up to %s of work in one hour", digits3(l.Dispersion), human(l.BusiestHour*3600))
 	}
-	a.peers(layoutWorkers + strconv.Itoa(min(v.Workers, maxWorkers)))
+	for _, c := range a.candidates {
+		v.Verify = append(v.Verify, a.candidate("peer", c))
+	}
+	a.littleInAll()
 	a.next("Workers side by side need classes that may run side by side, with others and with themselves.")
 	a.nextVerify()
 }
@@ -250,10 +270,8 @@ func (a *analysis) isolateOrSeparate() {
 	for _, h := range a.heavy {
 		v.Classes = append(v.Classes, a.log.Classes[h])
 	}
-	v.Kind = Isolate
 	v.Sentence = fmt.Sprintf("Isolate %s: it makes the others wait.", worst)
-	if len(a.heavy) > 1 {
-		v.Kind = Separate
+	if v.Kind == Separate {
 		v.Sentence = fmt.Sprintf("Separate long from short: %s make the others wait.", a.names(a.heavy))
 	}
 	a.explainHeavy()
@@ -261,7 +279,10 @@ func (a *analysis) isolateOrSeparate() {
 		v.Verify = append(v.Verify, a.blocker())
 	}
 	for _, c := range a.candidates {
-		v.Verify = append(v.Verify, a.victim(c))
+		v.Verify = append(v.Verify, a.candidate("victim", c))
+	}
+	if v.Kind == Separate {
+		a.littleInAll()
 	}
 	before, after := a.others(layoutOneLine), a.others(layoutIsolate)
 	a.because("with %s in a lane of its own 1 %% of the other jobs would wait over %s, not %s", a.names(a.heavy), human(after.P99), human(before.P99))
@@ -293,23 +314,4 @@ func (a *analysis) explainHeavy() {
 			a.because("recorded waits: half over %s, 1 %% over %s", human(w.P50), human(w.P99))
 		}
 	}
-}
-
-// blocker is what giving the heavy class a lane of its own would do.
-func (a *analysis) blocker() Candidate {
-	before, after := a.layouts[layoutOneLine], a.layouts[layoutIsolate]
-	class := a.log.Classes[a.heavy[0]]
-	c := Candidate{Class: class, Role: "blocker", Layout: layoutIsolate, Before: before.Waits.Spread, After: after.Waits.Spread}
-	c.Saved = round(before.Waits.Hours-after.Waits.Hours, 1e3)
-	c.Warnings = a.warnings(class)
-	return c
-}
-
-func (a *analysis) victim(i int) Candidate {
-	class := a.log.Classes[i]
-	before, after := a.layouts[layoutOneLine], a.layouts[layoutPromote]
-	c := Candidate{Class: class, Role: "victim", Layout: layoutPromote, Before: before.of(class).Spread, After: after.of(class).Spread}
-	c.Saved = round(before.of(class).Hours-after.of(class).Hours, 1e3)
-	c.Warnings = a.warnings(class)
-	return c
 }

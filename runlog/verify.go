@@ -1,7 +1,6 @@
 package runlog
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -38,7 +37,9 @@ func (a *analysis) warnings(class string) []string {
 // nextVerify says what to do with the list: advice promotes nothing.
 func (a *analysis) nextVerify() {
 	v := &a.report.Verdict
+	defer func() { v.LeftOut = a.leftOutSorted() }()
 	if len(v.Verify) == 0 {
+		a.next("No class is fit to be verified now; the report says of each why.")
 		return
 	}
 	if v.Verify = a.stillInLine(v.Verify); len(v.Verify) == 0 {
@@ -90,36 +91,13 @@ func (a *analysis) stillInLine(candidates []Candidate) []Candidate {
 			return false
 		}
 		gone = append(gone, c.Class+" ("+lane[c.Class]+")")
+		a.leaveOut(int(a.log.index[c.Class]), "is outside serial already, in "+lane[c.Class])
 		return true
 	})
 	if len(gone) > 0 {
 		a.next("Outside serial already: %s. The layout \"present\" has the lanes as they are.", strings.Join(gone, ", "))
 	}
 	return kept
-}
-
-// maxPeers bounds the classes to verify for more workers.
-const maxPeers = 5
-
-// peers are the classes that gain most from more workers: those that wait most in
-// one line, have five runs or more, and mostly end well.
-func (a *analysis) peers(layout string) {
-	v := &a.report.Verdict
-	before, after := a.layouts[layoutOneLine], a.layouts[layout]
-	sound := map[string]bool{}
-	for i := range a.report.Classes {
-		c := &a.report.Classes[i]
-		sound[c.Class] = c.Runs >= 5 && c.DiesEarly == nil && c.Failed*5 <= c.Runs
-	}
-	waits := slices.DeleteFunc(slices.Clone(before.Classes), func(c ClassWaits) bool { return !sound[c.Class] || c.Hours <= 0 })
-	slices.SortStableFunc(waits, func(x, y ClassWaits) int { return cmp.Compare(y.Hours, x.Hours) })
-	for _, w := range waits[:min(maxPeers, len(waits))] {
-		then := after.of(w.Class)
-		v.Verify = append(v.Verify, Candidate{
-			Class: w.Class, Role: "peer", Layout: layout, Before: w.Spread, After: then.Spread,
-			Saved: round(w.Hours-then.Hours, 1e3), Warnings: a.warnings(w.Class),
-		})
-	}
 }
 
 // members are the classes of the first verification run: the first to verify, with

@@ -86,13 +86,25 @@ func (a *analysis) isolate() *plan {
 	return p
 }
 
-// promote moves the candidates to parallel, one run of each at a time, as wide as
-// the arithmetic says.
+// promote moves the candidates to parallel, as wide as the arithmetic says: victims
+// one run of each at a time. Peers run beside themselves, so many that with serial's
+// slot there are as many as the workers that the verdict is about; where no resource
+// is given, which would limit it, that is the width.
 func (a *analysis) promote() *plan {
 	p := a.oneLine()
-	p.lanes = []lanegate.Lane{newLane(lanegate.LaneParallel, lanegate.WidthAuto, lanegate.OrderFair)}
+	width, limit := lanegate.WidthAuto, 1
+	if a.kind == AddWorkers {
+		n, _ := a.enoughWorkers()
+		if limit = min(n, maxWorkers); len(a.candidates) < len(a.log.Classes) {
+			limit-- // serial's
+		}
+		if len(a.opts.Resources) == 0 {
+			width = limit
+		}
+	}
+	p.lanes = []lanegate.Lane{newLane(lanegate.LaneParallel, width, lanegate.OrderFair)}
 	for _, c := range a.candidates {
-		p.classes[c].Lane = lanegate.LaneParallel
+		p.classes[c].Lane, p.classes[c].MaxInFlight = lanegate.LaneParallel, limit
 	}
 	return p
 }
@@ -159,8 +171,73 @@ func (a *analysis) whatIf(ctx context.Context) error {
 	a.matrix = blame(a.log.Runs, out.starts, a.named)
 	a.report.Blockers, a.report.Blame = a.matrix.blockers(), a.matrix.pairs()
 	a.findHeavy()
-	a.findCandidates()
-	return a.replayOthers(ctx)
+	progress, err := a.replayOthers(ctx)
+	if err != nil {
+		return err
+	}
+	a.kind = a.decide()
+	a.choose()
+	if len(a.candidates) > 0 {
+		p := a.promote()
+		if out, err = simulate(ctx, a.log.Runs, p); err != nil {
+			return err
+		}
+		a.keepPromoted(p, out)
+	}
+	progress()
+	return nil
+}
+
+// keepPromoted puts the layout before those of workers, with a word on how it compares.
+func (a *analysis) keepPromoted(p *plan, out *outcome) {
+	l := a.layout(layoutPromote, a.names(a.candidates)+" in parallel, the rest in serial", p, out)
+	l.Note = a.comparePromoted(l)
+	for i := range l.Lanes {
+		if lane := &l.Lanes[i]; lane.Name == lanegate.LaneParallel && p.lanes[0].WidthSetting != lanegate.WidthAuto {
+			lane.Arithmetic = fmt.Sprintf("%d: with serial's slot as many as %d workers", lane.Width, lane.Width+1)
+			if len(l.Lanes) == 1 {
+				lane.Arithmetic = fmt.Sprintf("%d: as many as %d workers", lane.Width, lane.Width)
+			}
+		}
+	}
+	a.layouts[layoutPromote] = l
+	at := slices.IndexFunc(a.report.Layouts, func(l Layout) bool { return strings.HasPrefix(l.Name, layoutWorkers) })
+	a.report.Layouts = slices.Insert(a.report.Layouts, at, *l)
+}
+
+// comparePromoted says why the classes in parallel wait more or less than with as many
+// workers for everything, "" where no such replay is.
+func (a *analysis) comparePromoted(l *Layout) string {
+	slots, each := 0, []string{}
+	for _, lane := range slices.Backward(l.Lanes) {
+		slots += lane.Width
+		each = append(each, fmt.Sprintf("%s %d", lane.Name, lane.Width))
+	}
+	twin, ok := a.layouts[layoutWorkers+strconv.Itoa(slots)]
+	if !ok {
+		return ""
+	}
+	why := [2]string{
+		"a worker takes any job, while a free slot of one lane takes none of the other's",
+		"a long run in one lane holds no slot of the other, while long runs can hold all workers, and in parallel the class with the fewest runs goes first",
+	}
+	if len(l.Lanes) == 1 {
+		order := "in parallel the class with the fewest runs goes first, and units are kept to"
+		why = [2]string{order, order}
+	}
+	s := fmt.Sprintf("At most %d runs at once (%s), as with %d workers, ", slots, strings.Join(each, ", "), slots)
+	switch mine, theirs := digits3(l.Waits.Hours), digits3(twin.Waits.Hours); {
+	case mine == theirs:
+		s += "and the waits are the same"
+	case l.Waits.Hours > twin.Waits.Hours:
+		s += fmt.Sprintf("but jobs wait more, %s hours in all instead of %s: %s", mine, theirs, why[0])
+	default:
+		s += fmt.Sprintf("and jobs wait less, %s hours in all instead of %s: %s", mine, theirs, why[1])
+	}
+	if len(a.opts.Resources) > 0 {
+		s += "; the rows of workers leave resources out"
+	}
+	return s + "."
 }
 
 // scenario is a layout to try.
@@ -176,9 +253,6 @@ func (a *analysis) scenarios() []scenario {
 	}
 	if len(a.heavy) > 0 {
 		list = append(list, scenario{layoutIsolate, a.names(a.heavy) + " in a lane of its own, the rest in serial", a.isolate()})
-	}
-	if len(a.candidates) > 0 {
-		list = append(list, scenario{layoutPromote, a.names(a.candidates) + " in parallel, the rest in serial", a.promote()})
 	}
 	for n := 2; n <= maxWorkers; n++ {
 		list = append(list, scenario{layoutWorkers + strconv.Itoa(n), fmt.Sprintf("%d workers, every class beside every other", n), a.workers(n)})
@@ -199,10 +273,11 @@ func (a *analysis) progress(all int) func() {
 	}
 }
 
-// replayOthers replays the remaining layouts, as many at a time as there are processors.
-func (a *analysis) replayOthers(ctx context.Context) error {
+// replayOthers replays the layouts that need no verdict, as many at a time as there
+// are processors. It returns what counts the last replay, that of the promotion.
+func (a *analysis) replayOthers(ctx context.Context) (progress func(), err error) {
 	list := a.scenarios()
-	progress := a.progress(len(list) + 1) // with the one line, which is done
+	progress = a.progress(len(list) + 2) // with the one line, which is done, and the promotion
 	progress()
 	outs := make([]*Layout, len(list))
 	errs := make([]error, len(list))
@@ -228,12 +303,12 @@ func (a *analysis) replayOthers(ctx context.Context) error {
 	wg.Wait()
 	for i := range list {
 		if errs[i] != nil {
-			return errs[i]
+			return nil, errs[i]
 		}
 		a.report.Layouts = append(a.report.Layouts, *outs[i])
 		a.layouts[list[i].name] = outs[i]
 	}
-	return nil
+	return progress, nil
 }
 
 func (a *analysis) keep(name, description string, p *plan, out *outcome) {

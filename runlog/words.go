@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"time"
 )
 
 // human writes a duration in its largest fitting unit: "45 s", "3.2 min",
@@ -24,8 +25,12 @@ func human(seconds float64) string {
 	return sign + digits3(seconds) + " s"
 }
 
-// digits3 writes a number with up to one decimal, none from 100 on.
+// digits3 writes a number with up to one decimal, none from 100 on; one too small for
+// that keeps its first digit, as what is little is not nothing.
 func digits3(v float64) string {
+	if small := math.Abs(v); small > 0 && small < 0.05 {
+		return strconv.FormatFloat(round(v, math.Pow(10, math.Ceil(-math.Log10(small)))), 'f', -1, 64)
+	}
 	if v >= 1000 {
 		return grouped3(int(math.Round(v)))
 	}
@@ -39,6 +44,9 @@ func digits3(v float64) string {
 func percent(share float64) string {
 	if share > 0 && share < 0.01 {
 		return "under 1 %"
+	}
+	if share >= 0.995 && share < 1 {
+		return "over 99 %"
 	}
 	return fmt.Sprintf("%.0f %%", share*100)
 }
@@ -69,4 +77,48 @@ func grouped3(n int) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
+}
+
+// waitUnder says how long jobs wait at most, of which none waits longer than seconds.
+func waitUnder(seconds float64) string {
+	if seconds == 0 {
+		return "do not wait"
+	}
+	return "wait under " + human(seconds)
+}
+
+// halfAndMost says how long jobs wait, in two quantiles.
+func halfAndMost(s Spread) string {
+	if s.P99 == 0 {
+		return "99 % of the jobs do not wait"
+	}
+	return "half of the jobs " + waitUnder(s.P50) + ", 99 % " + waitUnder(s.P99)
+}
+
+// soon says after what time runs fail.
+func soon(seconds float64) string {
+	if seconds < 1 {
+		return "at once"
+	}
+	return "after about " + human(seconds)
+}
+
+// hoursText writes hours in a table: what is under a twentieth is little, not nothing.
+func hoursText(h float64) string {
+	if h > 0 && h < 0.05 {
+		return "under 0.1"
+	}
+	if math.Abs(h) >= 1000 {
+		return grouped3(int(math.Round(h)))
+	}
+	return strconv.FormatFloat(h, 'f', 1, 64)
+}
+
+// dates says from when to when a log is: by dates, or by days after its own start.
+func (s *Span) dates() (from, to string) {
+	if !s.Relative {
+		return s.From.Format("2006-01-02"), s.To.Format("2006-01-02")
+	}
+	day := func(t time.Time) string { return "day " + grouped3(int(math.Floor(float64(t.Unix())/86400))) }
+	return day(s.From), day(s.To)
 }
