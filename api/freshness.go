@@ -40,19 +40,24 @@ type freshnessResponse struct {
 
 // freshResponse is a class with fresh_within.
 type freshResponse struct {
-	Class       string             `json:"class" example:"pos-sales"`
-	Status      string             `json:"status" enums:"late,expected_late,at_risk,fresh"`
-	Sentence    string             `json:"sentence"`
-	Lane        string             `json:"lane" example:"serial"`
-	FreshWithin lanegate.Duration  `json:"fresh_within" swaggertype:"string" example:"26h"`
-	LastSuccess *time.Time         `json:"last_success,omitempty" format:"date-time"`
-	DueBy       time.Time          `json:"due_by" format:"date-time"`
-	Running     []string           `json:"running"`
-	Queued      []string           `json:"queued"`
-	Finish      *expectedResponse  `json:"expected_finish"`
-	Reason      string             `json:"expected_finish_reason,omitempty"`
-	InTheWay    []inTheWayResponse `json:"in_the_way"`
-	Help        []helpResponse     `json:"help"`
+	Class       string            `json:"class" example:"pos-sales"`
+	Status      string            `json:"status" enums:"late,expected_late,at_risk,fresh"`
+	Sentence    string            `json:"sentence"`
+	Lane        string            `json:"lane" example:"serial"`
+	FreshWithin lanegate.Duration `json:"fresh_within" swaggertype:"string" example:"26h"`
+	LastSuccess *time.Time        `json:"last_success,omitempty" format:"date-time"`
+	// CountsFrom is what fresh_within counts from: the last success; while no run has
+	// ended yet, when the first job was submitted (or due); otherwise, when the class was
+	// registered or last changed.
+	CountsFrom string             `json:"counts_from" enums:"last_success,first_submission,registration"`
+	Since      time.Time          `json:"since" format:"date-time"`
+	DueBy      time.Time          `json:"due_by" format:"date-time"`
+	Running    []string           `json:"running"`
+	Queued     []string           `json:"queued"`
+	Finish     *expectedResponse  `json:"expected_finish"`
+	Reason     string             `json:"expected_finish_reason,omitempty"`
+	InTheWay   []inTheWayResponse `json:"in_the_way"`
+	Help       []helpResponse     `json:"help"`
 }
 
 // inTheWayResponse is a class whose jobs go first.
@@ -110,7 +115,7 @@ func (a *API) getFreshness(w http.ResponseWriter, r *http.Request) error {
 func newFresh(f service.Freshness) freshResponse {
 	out := freshResponse{
 		Class: f.Class, Status: string(f.Status), Sentence: f.Sentence, Lane: f.Lane, FreshWithin: lanegate.Duration(f.FreshWithin),
-		LastSuccess: f.LastSuccess, DueBy: f.DueBy, Running: f.Running, Queued: f.Queued, Finish: newExpected(f.Finish), Reason: f.Finish.Why,
+		LastSuccess: f.LastSuccess, CountsFrom: string(f.From), Since: f.Since, DueBy: f.DueBy, Running: f.Running, Queued: f.Queued, Finish: newExpected(f.Finish), Reason: f.Finish.Why,
 		InTheWay: []inTheWayResponse{}, Help: []helpResponse{},
 	}
 	for _, w := range f.InTheWay {

@@ -66,8 +66,8 @@ type laneResponse struct {
 	NotDue          int                `json:"not_due"`
 	OldestWait      lanegate.Duration  `json:"oldest_wait" swaggertype:"string" example:"3m20s"`
 	// EmptyAt is when all that is due in the lane or runs in it is expected to have
-	// ended: left out when nothing is, null when nobody can say; EmptyReason says why.
-	EmptyAt     *expectedResponse `json:"empty_at,omitzero"`
+	// ended: now when nothing is, null when nobody can say; EmptyReason says so, or why.
+	EmptyAt     *expectedResponse `json:"empty_at"`
 	EmptyReason string            `json:"empty_reason,omitempty"`
 }
 
@@ -112,9 +112,7 @@ func newLaneResponse(v service.LaneView, c caller) laneResponse {
 		AllowOvercommit: v.AllowOvercommit, Order: string(v.Order), Queue: v.Queue, WhenUnavailable: string(v.WhenUnavailable),
 		Paused: v.Paused, Available: v.Available, ManagedBy: string(v.ManagedBy), InFlight: v.InFlight,
 		Running: []runningResponse{}, Queued: v.Queued, NotDue: v.NotDue, OldestWait: lanegate.Duration(v.OldestWait.Round(time.Second)),
-	}
-	if v.Empty != nil {
-		out.EmptyAt, out.EmptyReason = newExpected(*v.Empty), v.Empty.Why
+		EmptyAt: newExpected(v.Empty), EmptyReason: v.Empty.Why,
 	}
 	for _, r := range v.Running {
 		if c.mayUse(r.Class) == nil {

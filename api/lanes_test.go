@@ -19,10 +19,14 @@ func TestLaneRoundTrip(t *testing.T) {
 	for name, want := range map[string]any{
 		"name": "long", "width": 1.0, "width_setting": 1.0, "order": "fifo", "when_unavailable": "wait", "queue": "q-long", "paused": false,
 		"available": false, "managed_by": "api", "in_flight": 0.0, "queued": 0.0, "not_due": 0.0, "oldest_wait": "0s", "allow_overcommit": false,
+		"empty_reason": "empty already: nothing is due or runs in it",
 	} {
 		if diff := cmp.Diff(want, doc[name]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+	if at, ok := doc["empty_at"].(map[string]any); !ok || at["p50"] == nil || at["p90"] != at["p50"] {
+		t.Errorf("an empty lane is empty at %v", doc["empty_at"])
 	}
 	if doc := document(g.do("PUT", "/lanes/long", `{}`).want(200)); doc["width_setting"] != "auto" || doc["order"] != "fifo" || doc["when_unavailable"] != "serial" {
 		t.Errorf("defaults: %v", doc)

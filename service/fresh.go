@@ -34,8 +34,11 @@ type Freshness struct {
 	Status      FreshStatus
 	Lane        string // where its jobs go now
 	FreshWithin time.Duration
-	LastSuccess *time.Time // nil: none yet, and the class's creation counts
-	DueBy       time.Time
+	LastSuccess *time.Time // nil: none yet
+	// Since is what FreshWithin counts from: the last success, or what From says.
+	Since time.Time
+	From  FreshFrom
+	DueBy time.Time
 	// Running and Queued are its jobs, the first by place; at most jobsNamed.
 	Running, Queued []string
 	// Finish is when its next success is expected; its Why is set when that is not known.
@@ -87,7 +90,7 @@ func (s *Service) Freshness(ctx context.Context) (FreshnessView, error) {
 
 // freshness judges the classes of in, which is f's line or newer.
 func (s *Service) freshness(ctx context.Context, f *foresight, in admission.Input) (FreshnessView, error) {
-	success, err := s.store.LastSuccess(ctx)
+	counts, err := freshCounts(ctx, s.store, in.Classes)
 	if err != nil {
 		return FreshnessView{}, err
 	}
@@ -98,7 +101,7 @@ func (s *Service) freshness(ctx context.Context, f *foresight, in admission.Inpu
 		if c.FreshWithin <= 0 {
 			continue
 		}
-		fr := f.judge(c, success, in.Now)
+		fr := f.judge(c, counts[c.ID], in.Now)
 		if fr.Status != Fresh {
 			worried = append(worried, c.ID)
 			fr.InTheWay = f.inTheWay(c.ID, fr.Lane, decision)
@@ -138,11 +141,11 @@ func (f *foresight) decision() admission.Decision {
 }
 
 // judge says whether a class is, or will be, late.
-func (f *foresight) judge(c lanegate.Class, success map[string]time.Time, now time.Time) Freshness {
+func (f *foresight) judge(c lanegate.Class, count freshCount, now time.Time) Freshness {
 	route, _ := admission.RouteOf(c, f.line.Input.Lanes)
-	fr := Freshness{Class: c.ID, Status: Fresh, Lane: route.Lane, FreshWithin: c.FreshWithin.Std(), DueBy: c.CreatedAt.Add(c.FreshWithin.Std())}
-	if at, ok := success[c.ID]; ok {
-		fr.LastSuccess, fr.DueBy = &at, at.Add(c.FreshWithin.Std())
+	fr := Freshness{Class: c.ID, Status: Fresh, Lane: route.Lane, FreshWithin: c.FreshWithin.Std(), Since: count.at, From: count.from, DueBy: count.by(c)}
+	if count.from == FromSuccess {
+		fr.LastSuccess = &count.at
 	}
 	for _, r := range f.line.Input.InFlight {
 		if r.Class == c.ID && len(fr.Running) < jobsNamed {
@@ -234,6 +237,14 @@ func (f *foresight) inTheWay(class, lane string, d admission.Decision) []InTheWa
 	return list
 }
 
+// what names the success that is due.
+func (fr *Freshness) what() string {
+	if fr.From == FromSuccess {
+		return "a success"
+	}
+	return "its first success"
+}
+
 // sentence says it all in one.
 func (fr *Freshness) sentence(now time.Time) string {
 	var s strings.Builder
@@ -243,11 +254,11 @@ func (fr *Freshness) sentence(now time.Time) string {
 	case Fresh:
 		return fmt.Sprintf("%s is fresh until %s.", fr.Class, due)
 	case Late:
-		fmt.Fprintf(&s, "%s is late: a success was due by %s, %s ago", fr.Class, due, -left)
+		fmt.Fprintf(&s, "%s is late: %s was due by %s, %s ago", fr.Class, fr.what(), due, -left)
 	case ExpectedLate:
-		fmt.Fprintf(&s, "%s will be late: a success is due by %s, in %s", fr.Class, due, left)
+		fmt.Fprintf(&s, "%s will be late: %s is due by %s, in %s", fr.Class, fr.what(), due, left)
 	case AtRisk:
-		fmt.Fprintf(&s, "%s may be late: a success is due by %s, in %s", fr.Class, due, left)
+		fmt.Fprintf(&s, "%s may be late: %s is due by %s, in %s", fr.Class, fr.what(), due, left)
 	}
 	if fr.Finish.Known() {
 		fmt.Fprintf(&s, "; the next one is expected at %s", fr.Finish.P50.UTC().Format("2006-01-02 15:04:05 MST"))

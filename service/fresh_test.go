@@ -96,7 +96,7 @@ func TestAMissIsForetold(t *testing.T) {
 		t.Errorf("pos starts %+v, %v", job.Waiting.Expected, err)
 	}
 	serial, err := f.svc.Lane(t.Context(), lanegate.LaneSerial)
-	if err != nil || serial.Empty == nil || !serial.Empty.P50.Equal(now.Add(10*time.Hour+6*time.Minute)) {
+	if err != nil || !serial.Empty.P50.Equal(now.Add(10*time.Hour+6*time.Minute)) {
 		t.Errorf("serial is empty %+v, %v", serial.Empty, err)
 	}
 	if n := f.metric("lanegate_class_expected_late", "class=pos"); n != 1 {
@@ -194,8 +194,119 @@ func TestOnlyTheFirstJobsAreForetold(t *testing.T) {
 	if job, err := f.svc.Job(t.Context(), last); err != nil || !strings.Contains(job.Waiting.Expected.Why, "no more than 2000 are foretold") {
 		t.Errorf("the last starts %+v, %v", job.Waiting.Expected, err)
 	}
-	if l, err := f.svc.Lane(t.Context(), lanegate.LaneSerial); err != nil || l.Empty == nil || !strings.Contains(l.Empty.Why, "only the first 2000") {
+	if l, err := f.svc.Lane(t.Context(), lanegate.LaneSerial); err != nil || !strings.Contains(l.Empty.Why, "only the first 2000") {
 		t.Errorf("serial is empty %+v, %v", l.Empty, err)
+	}
+}
+
+// A class that never succeeded: silence since its registration is late; its first
+// job then has the whole of fresh_within, whatever silence went before; and when
+// that is over without a success, or it fails, the class is late again.
+func TestAFirstSuccessCountsFromTheFirstJob(t *testing.T) {
+	f := newFixture(t)
+	pos := execSpec()
+	pos.FreshWithin = lanegate.Duration(26 * time.Hour)
+	f.mustPut("pos", pos)
+	f.mustPut("heavy", execSpec())
+	f.mustWorker("w", 1)
+	registered := f.clock.Now()
+	want := func(when string, status service.FreshStatus, from service.FreshFrom, due time.Time, sentence string) {
+		t.Helper()
+		f.mustForesee()
+		got := f.mustFresh("pos")
+		if got.Status != status || got.From != from || !got.DueBy.Equal(due) || !strings.Contains(got.Sentence, sentence) {
+			t.Errorf("%s: %s from %s, due %s, %q; want %s from %s, due %s, %q", when, got.Status, got.From, got.DueBy, got.Sentence, status, from, due, sentence)
+		}
+		stale := 0.0
+		if status == service.Late {
+			stale = 1
+		}
+		if n := f.metric("lanegate_class_stale", "class=pos"); n != stale {
+			t.Errorf("%s: lanegate_class_stale is %v", when, n)
+		}
+	}
+	want("just registered", service.Fresh, service.FromRegistration, registered.Add(26*time.Hour), "fresh until")
+	f.clock.advance(30 * time.Hour)
+	want("30 h of silence", service.Late, service.FromRegistration, registered.Add(26*time.Hour), "its first success was due by")
+
+	heavy := f.mustSubmit("heavy").ID
+	fences := f.mustStart("w", 1, heavy)
+	job := f.mustSubmit("pos").ID
+	submitted := f.clock.Now()
+	due := submitted.Add(26 * time.Hour)
+	want("the first job waits", service.Fresh, service.FromSubmission, due, "fresh until")
+	f.clock.advance(25 * time.Hour)
+	want("25 h later", service.Fresh, service.FromSubmission, due, "fresh until")
+	if n := f.logs.count("class is late"); n != 1 {
+		t.Errorf("announced %d times, want once for the silence", n)
+	}
+	f.clock.advance(2 * time.Hour)
+	want("27 h later", service.Late, service.FromSubmission, due, "its first success was due by")
+	f.mustEnd(fences[heavy], lanegate.Ending{Outcome: lanegate.Succeeded, Duration: 27 * time.Hour})
+	fences = f.mustStart("w", 1, job)
+	f.mustEnd(fences[job], lanegate.Ending{Outcome: lanegate.Failed})
+	f.mustSubmit("pos")
+	want("the first failed, the second waits", service.Late, service.FromRegistration, registered.Add(26*time.Hour), "its first success was due by")
+}
+
+// A job for later is late no sooner than fresh_within after its time; and a class that
+// was there long before it was to be fresh, without a job, is not late at once.
+func TestAFirstSuccessCountsFromNoSoonerThanItCould(t *testing.T) {
+	f := newFixture(t)
+	pos := execSpec()
+	f.mustPut("pos", pos)
+	f.clock.advance(100 * time.Hour)
+	pos.FreshWithin = lanegate.Duration(26 * time.Hour)
+	f.mustPut("pos", pos)
+	f.mustForesee()
+	if got := f.mustFresh("pos"); got.Status != service.Fresh || !got.DueBy.Equal(f.clock.Now().Add(26*time.Hour)) {
+		t.Errorf("fresh_within just set: %s, due %s", got.Status, got.DueBy)
+	}
+	at := f.clock.Now().Add(50 * time.Hour)
+	f.mustSubmit("pos", func(s *service.Submission) { s.RunAt = &at })
+	f.clock.advance(60 * time.Hour)
+	f.mustForesee()
+	if got := f.mustFresh("pos"); got.Status != service.Fresh || got.From != service.FromSubmission || !got.Since.Equal(at) {
+		t.Errorf("10 h after its time: %s from %s at %s", got.Status, got.From, got.Since)
+	}
+}
+
+// A lane with nothing in it says that it is empty, and one with a job for later what waits.
+func TestAnEmptyLaneSaysSo(t *testing.T) {
+	const already = "empty already: nothing is due or runs in it"
+	for _, tt := range []struct {
+		name   string
+		submit func(f *fixture)
+		known  bool
+		why    string
+	}{
+		{"nothing in it", func(*fixture) {}, true, already},
+		{"a job for later", func(f *fixture) {
+			at := f.clock.Now().Add(time.Hour)
+			f.mustSubmit("c", func(s *service.Submission) { s.RunAt = &at })
+		}, true, already + "; 1 queued job not due yet"},
+		{"a due job that the remembered counts don't know yet", func(f *fixture) {
+			_, err := f.svc.Lanes(f.t.Context())
+			f.must(err)
+			f.mustSubmit("c")
+		}, false, "not foretold yet; ask again in a few seconds"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFixture(t)
+			f.mustPut("c", execSpec())
+			tt.submit(f)
+			lanes, err := f.svc.Lanes(t.Context())
+			f.must(err)
+			for _, l := range lanes {
+				known, why := tt.known, tt.why
+				if l.Name != lanegate.LaneSerial {
+					known, why = true, already
+				}
+				if l.Empty.Known() != known || l.Empty.Why != why || known && !l.Empty.P50.Equal(f.clock.Now()) {
+					t.Errorf("%s is empty %+v, want known %v, %q", l.Name, l.Empty, known, why)
+				}
+			}
+		})
 	}
 }
 

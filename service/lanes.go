@@ -26,8 +26,8 @@ type LaneView struct {
 	NotDue     int
 	OldestWait time.Duration // of a due job; 0 when none waits
 	// Empty is when all that is due in the lane or runs in it is expected to have
-	// ended, or why nobody can say; nil when there is nothing in it.
-	Empty *runlog.Foretold
+	// ended, or why nobody can say. When nothing is in it, that is now, and Why says so.
+	Empty runlog.Foretold
 }
 
 // Lanes lists all lanes by name.
@@ -44,16 +44,34 @@ func (s *Service) Lanes(ctx context.Context) ([]LaneView, error) {
 	f := s.oracle.look()
 	for i := range views {
 		v := &views[i]
-		if v.InFlight == 0 && v.Queued == 0 {
+		if v.InFlight == 0 && v.Queued == 0 && !anyDue(in, v.Name) {
+			v.Empty = emptyAlready(in.Now, v.NotDue)
 			continue
 		}
-		empty, known := f.empty(v.Name, in.Now)
-		if !known {
-			empty = notForetold
+		var known bool
+		if v.Empty, known = f.empty(v.Name, in.Now); !known {
+			v.Empty = notForetold
 		}
-		v.Empty = &empty
 	}
 	return views, nil
+}
+
+// anyDue says whether a due job is routed to the lane: unlike the counts of queued
+// jobs, which may be some seconds old, in is as of now.
+func anyDue(in admission.Input, lane string) bool {
+	return slices.ContainsFunc(in.Classes, func(c lanegate.Class) bool {
+		route, _ := admission.RouteOf(c, in.Lanes)
+		return route.Lane == lane && slices.ContainsFunc(in.Due, func(d admission.Due) bool { return d.Class == c.ID })
+	})
+}
+
+// emptyAlready is what a lane's Empty is while nothing is due or runs in it.
+func emptyAlready(now time.Time, notDue int) runlog.Foretold {
+	why := "empty already: nothing is due or runs in it"
+	if notDue > 0 {
+		why += "; " + plural(notDue, "queued job") + " not due yet"
+	}
+	return runlog.Foretold{P50: now, P90: now, Why: why}
 }
 
 // Lane returns one lane.

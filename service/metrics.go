@@ -204,7 +204,12 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.NewInvalidMetric(descLastSuccess, err)
 		return
 	}
-	c.collectClasses(ch, in, success)
+	counts, err := freshCounts(ctx, c.s.store, in.Classes)
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(descStale, err)
+		return
+	}
+	c.collectClasses(ch, in, success, counts)
 }
 
 func emit(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, label string) {
@@ -235,7 +240,7 @@ func collectLanes(ch chan<- prometheus.Metric, in admission.Input, lines []Class
 	}
 }
 
-func (c *stateCollector) collectClasses(ch chan<- prometheus.Metric, in admission.Input, success map[string]time.Time) {
+func (c *stateCollector) collectClasses(ch chan<- prometheus.Metric, in admission.Input, success map[string]time.Time, counts map[string]freshCount) {
 	inFlight := map[string]int{}
 	for _, r := range in.InFlight {
 		inFlight[r.Class]++
@@ -260,11 +265,7 @@ func (c *stateCollector) collectClasses(ch chan<- prometheus.Metric, in admissio
 			emit(ch, descExpectedLate, boolValue(l), k.ID)
 		}
 		if k.FreshWithin > 0 {
-			since := k.CreatedAt
-			if ok {
-				since = at
-			}
-			emit(ch, descStale, boolValue(in.Now.Sub(since) > k.FreshWithin.Std()), k.ID)
+			emit(ch, descStale, boolValue(in.Now.After(counts[k.ID].by(k))), k.ID)
 		}
 	}
 }

@@ -360,6 +360,10 @@ type LogStore interface {
 	// LastSuccess returns the end of each class's last success; of what ran in a
 	// verification run, queued jobs count and made-up ones don't.
 	LastSuccess(ctx context.Context) (map[string]time.Time, error)
+	// FirstWaits returns, of some classes, those of which no run has ended yet but as
+	// deferred or interrupted, with the time when the first job was submitted, or was due,
+	// if that is later. Made-up jobs and imported runs don't count.
+	FirstWaits(ctx context.Context, classes []string) (map[string]time.Time, error)
 	// Prune deletes up to limit finished jobs that ended before jobsBefore (with
 	// their attempts, payloads and keys) and run log rows before logBefore. It
 	// returns how many rows went; fewer than limit means done.

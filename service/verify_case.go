@@ -155,17 +155,13 @@ func (c *coordinator) freshLimits(ctx context.Context, v lanegate.Verification, 
 	if len(waiting) == 0 {
 		return nil, nil
 	}
-	success, err := c.store.LastSuccess(ctx)
+	counts, err := freshCounts(ctx, c.store, waiting)
 	if err != nil {
 		return nil, err
 	}
 	var reasons []lanegate.VerificationReason
 	for _, k := range waiting {
-		since, ok := success[k.ID]
-		if !ok {
-			since = k.CreatedAt
-		}
-		deadline := since.Add(k.FreshWithin.Std())
+		deadline := counts[k.ID].by(k)
 		p99, err := c.p99Of(ctx, k.ID, in.Now)
 		if err != nil {
 			return nil, err

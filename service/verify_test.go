@@ -328,6 +328,7 @@ func TestVerificationGoesOnBesideAStaleClass(t *testing.T) {
 	spec := execSpec("db", 5)
 	spec.FreshWithin = lanegate.Duration(time.Minute)
 	f.mustPut("late", spec)
+	f.mustRun("late", time.Second)
 	f.clock.advance(time.Hour)
 	id := f.mustCreate(pairSpec())
 	f.submitPair()

@@ -237,3 +237,39 @@ func (s *Store) LastSuccess(ctx context.Context) (map[string]time.Time, error) {
 	}
 	return last, nil
 }
+
+// Ids of jobs grow with time, so the first by id is the first submitted.
+const sqlFirstWait = `
+SELECT submitted_at, run_at
+  FROM jobs
+ WHERE class = $1 AND verification = ''
+   AND NOT EXISTS (SELECT 1
+                     FROM run_log
+                    WHERE class = $1 AND source = 'own' AND outcome NOT IN ('deferred', 'interrupted'))
+ ORDER BY id
+ LIMIT 1`
+
+// FirstWaits implements service.Store.
+func (s *Store) FirstWaits(ctx context.Context, classes []string) (map[string]time.Time, error) {
+	first := make(map[string]time.Time, len(classes))
+	err := s.inRead(ctx, "read the first submissions", func(t *tx) error {
+		clear(first)
+		for _, class := range classes {
+			var rows []struct {
+				SubmittedAt dbTime `db:"submitted_at"`
+				RunAt       dbTime `db:"run_at"`
+			}
+			if err := t.all(&rows, sqlFirstWait, class); err != nil {
+				return fmt.Errorf("of class %s: %w", class, err)
+			}
+			for _, r := range rows {
+				first[class] = r.SubmittedAt.t
+				if r.RunAt.t.After(r.SubmittedAt.t) {
+					first[class] = r.RunAt.t
+				}
+			}
+		}
+		return nil
+	})
+	return first, err
+}

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -40,7 +41,7 @@ statistics and verification never see imported runs. An import can be repeated: 
 Exit codes:
 
     0  every file was imported; its account says what became of each row
-    1  the gateway refused, or a file could not be read to its end
+    1  the gateway refused, a file could not be read to its end, or none of its rows could be used
     2  wrong usage, missing permission, or a file that is no log
     4  the gateway did not answer; repeat the command
 
@@ -73,6 +74,7 @@ func (c importCmd) Run(ctx context.Context, t terminal) error {
 		return err
 	}
 	accounts := []importAccount{}
+	var useless []string
 	for _, name := range c.Files {
 		account, err := c.one(ctx, t, cl, name, opts)
 		if account.Rows > 0 {
@@ -84,11 +86,19 @@ func (c importCmd) Run(ctx context.Context, t terminal) error {
 		if err != nil {
 			return err
 		}
+		if account.Used == 0 {
+			useless = append(useless, account.File)
+		}
 	}
 	if c.JSON {
 		enc := json.NewEncoder(t.out)
 		enc.SetIndent("", "  ")
-		return enc.Encode(accounts)
+		if err := enc.Encode(accounts); err != nil {
+			return err
+		}
+	}
+	if len(useless) > 0 {
+		return fmt.Errorf("nothing was imported from %s: no row of it could be used; its account says why", strings.Join(useless, ", "))
 	}
 	return nil
 }

@@ -102,6 +102,36 @@ var logCases = []testCase{
 			e.Errorf("after pruning: %v, %v", got, err)
 		}
 	}},
+	{"a class waits for the first time until its first run has ended", func(e *env) {
+		e.class("a")
+		e.class("later")
+		e.class("none")
+		w := e.worker()
+		first := e.submit("a").Job
+		e.submit("a")
+		at := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+		e.submit("later", runAt(at))
+		check := func(when string, a bool) {
+			got, err := e.s.FirstWaits(e.ctx(), []string{"a", "later", "none", "nope"})
+			e.must(err)
+			n := 1
+			if a {
+				n = 2
+			}
+			if len(got) != n || a && !got["a"].Equal(first.SubmittedAt) || !got["later"].Equal(at) {
+				e.Errorf("%s: %v, want later at %v and, %v, a at %v", when, got, at, a, first.SubmittedAt)
+			}
+		}
+		check("queued", true)
+		old := time.Now().Add(-24 * time.Hour) // imported runs are not of this gateway
+		_, err := e.s.ImportRuns(e.ctx(), []lanegate.RunRecord{{Job: "old", Attempt: 1, Class: "a", SubmittedAt: &old, ReadyAt: &old, StartedAt: old, EndedAt: old.Add(time.Second), Outcome: lanegate.Succeeded, Source: "import"}})
+		e.must(err)
+		check("beside an imported run", true)
+		e.end(e.admit(w).Grants[0], lanegate.Interrupted)
+		check("interrupted, and queued again", true)
+		e.end(e.admit(w).Grants[0], lanegate.Failed)
+		check("failed", false)
+	}},
 	{"pruning takes finished jobs with all that is theirs, and no others", func(e *env) {
 		e.class("c", attempts(1, time.Hour))
 		w := e.worker()
