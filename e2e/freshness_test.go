@@ -166,6 +166,11 @@ func TestImportedLogIsAdvisedOn(t *testing.T) {
 	if out := w.cli(0, "import", "runs.csv"); !strings.Contains(out, "35 used: 0 added, 35 there already") {
 		t.Errorf("the second import: %s", out)
 	}
+	// A file of which no row could be used is no success.
+	w.write("old.csv", "class,submitted,started,finished,status\nheavy,2001-01-01T00:00:00Z,2001-01-01T00:00:00Z,2001-01-01T01:00:00Z,success\n")
+	if out := w.cli(1, "import", "old.csv"); !strings.Contains(out, "1 rows, 0 used") || !strings.Contains(out, "old.csv, line 2: it ended before") {
+		t.Errorf("an import of nothing: %s", out)
+	}
 	var report struct {
 		Verdict struct {
 			Kind    string   `json:"kind"`
