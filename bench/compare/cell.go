@@ -22,6 +22,16 @@ var cells = []cell{
 	{"post-one", postOne},
 	{"post-sqlite", postSQLite},
 	{"batch", batch},
+	{"saturated", saturated},
+	{"backlog", backlog},
+	{"snapshot", snapshot},
+	{"idle", idle},
+	{"counters", counters},
+	{"reads", reads},
+	{"short-jobs", shortJobs},
+	{"guard", guard},
+	{"plan", plan},
+	{"advise", adviseCell},
 }
 
 // contestant is who takes part in a cell.

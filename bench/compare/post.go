@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"log"
 	"strconv"
 	"time"
 
@@ -20,8 +21,18 @@ func posting(e *env, conns int) func(ctx context.Context, r *runner) ([]rig.Figu
 		if err != nil {
 			return nil, err
 		}
-		return []rig.Figure{{Name: perSecond, Value: l.PerSecond()}, {Name: p50, Value: l.Quantile(0.5)}, {Name: p99, Value: l.Quantile(0.99)}}, nil
+		return loadFigures(l, 1), nil
 	}
+}
+
+// loadFigures are what a load tells about jobs that go in as many a request.
+func loadFigures(l rig.Load, jobs int) []rig.Figure {
+	f := []rig.Figure{{Name: perSecond, Value: l.PerSecond() * float64(jobs)}, {Name: p50, Value: l.Quantile(0.5)}, {Name: p99, Value: l.Quantile(0.99)}}
+	if l.Refused > 0 {
+		log.Printf("%d requests were refused, e.g. %s", l.Refused, l.Refusal)
+		f = append(f, rig.Figure{Name: "refused", Value: float64(l.Refused)})
+	}
+	return f
 }
 
 func postPostgres(ctx context.Context, e *env) *rig.Cell {
@@ -87,7 +98,7 @@ func batch(ctx context.Context, e *env) *rig.Cell {
 		if err != nil {
 			return nil, err
 		}
-		return []rig.Figure{{Name: perSecond, Value: l.PerSecond() * batchSize}, {Name: p50, Value: l.Quantile(0.5)}}, nil
+		return loadFigures(l, batchSize), nil
 	}
 	return e.contest(ctx, c, pick(e, 5, 2), []contestant{
 		{"lanegate", e.real(gatewayOptions{}), m},

@@ -222,12 +222,14 @@ func (s *server) done(w http.ResponseWriter, r *http.Request) {
 // Start is when a job that carried its time of submission began.
 type Start struct {
 	Class string  `json:"class"`
+	N     int     `json:"n"`
 	Wait  float64 `json:"wait_ms"`
 }
 
 // Stamp is what such a job carries. Hold is how long it shall run.
 type Stamp struct {
 	Class string        `json:"class"`
+	N     int           `json:"n"`    // which of the submissions
 	Sent  int64         `json:"sent"` // unix nanoseconds
 	Hold  time.Duration `json:"hold"`
 }
@@ -247,7 +249,7 @@ func (s *Starts) Note(payload []byte) {
 	}
 	wait := float64(time.Now().UnixNano()-stamp.Sent) / 1e6
 	s.mu.Lock()
-	s.all = append(s.all, Start{stamp.Class, wait})
+	s.all = append(s.all, Start{stamp.Class, stamp.N, wait})
 	s.mu.Unlock()
 	time.Sleep(stamp.Hold)
 }

@@ -16,12 +16,15 @@ import (
 
 // Load is what a closed loop of clients saw.
 type Load struct {
-	Requests int
+	Requests int // that were answered with a status below 300
 	Took     time.Duration
-	times    []time.Duration // of the requests, ascending
+	// Refused counts the answers with another status; Refusal is one of them.
+	Refused int
+	Refusal string
+	times   []time.Duration // of the requests, ascending
 }
 
-// PerSecond is the rate of answered requests.
+// PerSecond is the rate of requests that were granted.
 func (l Load) PerSecond() float64 { return float64(l.Requests) / l.Took.Seconds() }
 
 // Quantile is the time within which that part of the requests was answered, in ms.
@@ -196,8 +199,8 @@ func firstLine(request []byte) string {
 }
 
 // Drive keeps conns connections busy for span, each sending its next request when
-// the last was answered; next makes the requests of one connection. Any answer of
-// 300 or more ends the measurement with an error.
+// the last was answered; next makes the requests of one connection. Refusals are
+// counted; without a single granted request the answer is an error.
 func (t Target) Drive(ctx context.Context, conns int, span time.Duration, next func(conn int) func() []byte) (Load, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, span, errSpanOver)
 	defer cancel()
@@ -208,10 +211,13 @@ func (t Target) Drive(ctx context.Context, conns int, span time.Duration, next f
 	began := time.Now()
 	for i := range conns {
 		wg.Go(func() {
-			times, err := t.loop(ctx, next(i))
+			one, err := t.loop(ctx, next(i))
 			mu.Lock()
 			defer mu.Unlock()
-			out.times = append(out.times, times...)
+			out.times = append(out.times, one.times...)
+			if out.Refused += one.Refused; one.Refused > 0 {
+				out.Refusal = one.Refusal
+			}
 			if err != nil {
 				failed = err
 				cancel()
@@ -225,29 +231,33 @@ func (t Target) Drive(ctx context.Context, conns int, span time.Duration, next f
 	}
 	out.Requests = len(out.times)
 	slices.Sort(out.times)
+	if failed == nil && out.Requests == 0 {
+		failed = fmt.Errorf("no request was granted within %v; %s", span, out.Refusal)
+	}
 	return out, failed
 }
 
 var errSpanOver = errors.New("the measurement's time is over")
 
-func (t Target) loop(ctx context.Context, next func() []byte) ([]time.Duration, error) {
+func (t Target) loop(ctx context.Context, next func() []byte) (out Load, err error) {
 	c, err := Dial(t.Addr)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	defer func() { _ = c.Close() }()
-	times := make([]time.Duration, 0, 1<<14)
+	out.times = make([]time.Duration, 0, 1<<12)
 	for ctx.Err() == nil {
 		request := next()
 		began := time.Now()
 		status, body, err := c.Do(request)
-		if err != nil {
-			return times, err
+		switch {
+		case err != nil:
+			return out, err
+		case status >= 300:
+			out.Refused, out.Refusal = out.Refused+1, fmt.Sprintf("%s: answer %d: %.300s", firstLine(request), status, body)
+		default:
+			out.times = append(out.times, time.Since(began))
 		}
-		if status >= 300 {
-			return times, fmt.Errorf("%s: answer %d: %.300s", firstLine(request), status, body)
-		}
-		times = append(times, time.Since(began))
 	}
-	return times, nil
+	return out, nil
 }
