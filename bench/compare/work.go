@@ -416,7 +416,7 @@ func counters(ctx context.Context, e *env) *rig.Cell {
 			{Name: fsyncs, Value: in.Fsyncs / n * 1000}, {Name: fsyncsRun, Value: out.Fsyncs / k * 1000},
 		}, nil
 	}
-	return e.contest(ctx, c, pick(e, 3, 1), []contestant{
+	return e.contest(ctx, c, pick(e, 2, 1), []contestant{
 		{"lanegate", e.paused, m},
 		{lanegateInside, e.other("lanegate", peer.Config{}), m},
 		{"River/pgx tuned", e.other("river-pgx", peer.Config{Tuned: true}), m},
@@ -433,7 +433,9 @@ func counters(ctx context.Context, e *env) *rig.Cell {
 
 // counted runs fn between two readings of the server's counters.
 func (e *env) counted(ctx context.Context, fn func() error) (rig.Counters, error) {
-	time.Sleep(1200 * time.Millisecond) // sessions report what they did after a second
+	// Idle sessions report what they did after ten seconds, busy ones after one.
+	rest := pick(e, 10500*time.Millisecond, 1200*time.Millisecond)
+	time.Sleep(rest)
 	before, err := e.pg.Counters(ctx)
 	if err != nil {
 		return before, err
@@ -441,7 +443,7 @@ func (e *env) counted(ctx context.Context, fn func() error) (rig.Counters, error
 	if err := fn(); err != nil {
 		return before, err
 	}
-	time.Sleep(1200 * time.Millisecond)
+	time.Sleep(rest)
 	after, err := e.pg.Counters(ctx)
 	return after.Sub(before), err
 }
