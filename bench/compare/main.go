@@ -52,6 +52,7 @@ func run(ctx context.Context, args []string) error {
 	fs.BoolVar(&e.large, "large", false, "the backlogs of 5 million, too")
 	fs.IntVar(&e.rounds, "rounds", 0, "rounds of each cell; 0: its own number")
 	fs.DurationVar(&e.quiet, "quiet", 20*time.Second, "how long to wait for a quiet machine before a measurement, at most")
+	soak := fs.Duration("soak", 0, "instead of the cells: run at half of the peak for this long and write soak.svg")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -65,6 +66,9 @@ func run(ctx context.Context, args []string) error {
 	if err := e.open(ctx); err != nil {
 		return errors.Join(err, e.close())
 	}
+	if *soak > 0 {
+		return errors.Join(e.soak(ctx, *soak), e.close())
+	}
 	report := &rig.Report{Machine: e.machine(), Quick: e.quick}
 	for _, c := range chosen {
 		if ctx.Err() != nil {
@@ -75,7 +79,7 @@ func run(ctx context.Context, args []string) error {
 		log.Printf("%s: %v", c.name, time.Since(began).Round(time.Second))
 		report.Cells = append(report.Cells, cell)
 		// After each cell, so that a run that is cut short leaves what it has.
-		if err := errors.Join(e.write(report, docs)); err != nil {
+		if err := e.write(report, docs); err != nil {
 			return errors.Join(err, e.close())
 		}
 	}
