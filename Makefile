@@ -68,15 +68,25 @@ vuln: $(TOOLS)/govulncheck $(TOOLS)/vulngate $(TOOLS)/vulndb/index/db.json ## lo
 	$(TOOLS)/govulncheck -db "file://$(CURDIR)/$(TOOLS)/vulndb" -test -format json ./... >bin/vuln.json
 	$(TOOLS)/vulngate <bin/vuln.json
 
+.PHONY: bench-deps
+bench-deps: ## install what the benchmarks need and this machine lacks (redis-server, PostgreSQL)
+	@bench/setup.sh
+
 .PHONY: bench
-bench: build ## run every benchmark six times into bin/bench.txt, then measure the built gateway
-	$(GO) test -run '^$$' -bench . -benchmem -count=6 -timeout 2h ./... >bin/bench.txt; rc=$$?; cat bin/bench.txt; exit $$rc
-	cd bench && $(GO) run ./backlog -binary ../bin/lanegate $(BENCHFLAGS)
+bench: bench-deps build ## measure the built gateway beside other queues, in half an hour; tables in bin/bench (docs/performance.md)
+	cd bench && $(GO) run ./compare -binary ../bin/lanegate -out ../bin/bench $(BENCHFLAGS)
 
 .PHONY: bench-quick
-bench-quick: build ## the same, once and small: do the benchmarks still work?
-	$(GO) test -run '^$$' -bench . -benchmem -benchtime 100ms -timeout 15m ./...
-	cd bench && $(GO) run ./backlog -binary ../bin/lanegate -depth 5000 -rounds 1 $(BENCHFLAGS)
+bench-quick: bench-deps build ## the same in five minutes: sizes, not digits
+	cd bench && $(GO) run ./compare -quick -binary ../bin/lanegate -out ../bin/bench $(BENCHFLAGS)
+
+.PHONY: soak
+soak: bench-deps build ## half of the peak for half an hour (SOAK=2h): what grows? curves in bin/bench/soak.svg
+	cd bench && $(GO) run ./compare -soak $(or $(SOAK),30m) -binary ../bin/lanegate -out ../bin/bench
+
+.PHONY: benchstat
+benchstat: $(TOOLS)/benchstat ## compare the micro-benchmarks with another commit's (BASE=main)
+	scripts/benchstat.sh $(TOOLS)/benchstat $(or $(BASE),HEAD) $(BENCHFLAGS)
 
 .PHONY: chaos
 chaos: deps ## kill and freeze processes under load, many rounds (LANEGATE_CHAOS_ROUNDS=100)
@@ -97,6 +107,9 @@ clean: ## remove bin/ and what the tests installed below test/
 # The tools have modules of their own, so that none of their dependencies is one of lanegate's.
 $(LINTER): tools/go.mod tools/go.sum
 	$(GO) -C tools build -trimpath -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(TOOLS)/benchstat: tools/perf/go.mod
+	$(GO) -C tools/perf build -trimpath -o ../../$@ golang.org/x/perf/cmd/benchstat
 
 $(TOOLS)/govulncheck: tools/vuln/go.mod tools/vuln/go.sum
 	$(GO) -C tools/vuln build -trimpath -o ../../$@ golang.org/x/vuln/cmd/govulncheck

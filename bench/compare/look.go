@@ -48,7 +48,7 @@ func idle(ctx context.Context, e *env) *rig.Cell {
 		rig.Goal{Text: "p99 ≤ 12 ms", Figure: wait99, Who: "lanegate", Bound: 12, Less: true},
 		rig.Goal{Text: "answer → start in one process p99 ≤ 1 ms", Figure: after99, Who: lanegateInside, Bound: 1, Less: true},
 	)
-	n := pick(e, 300, 60)
+	n := pick(e, 200, 60)
 	m := func(ctx context.Context, r *runner) ([]rig.Figure, error) {
 		if err := r.begin(peer.Width); err != nil {
 			return nil, err
@@ -81,7 +81,7 @@ func idle(ctx context.Context, e *env) *rig.Cell {
 		}
 		return []rig.Figure{{Name: wait50, Value: quantile(waits, 0.5)}, {Name: wait99, Value: quantile(waits, 0.99)}, {Name: after99, Value: quantile(after, 0.99)}}, r.end(ctx)
 	}
-	return e.contest(ctx, c, pick(e, 3, 1), []contestant{
+	return e.contest(ctx, c, pick(e, 2, 1), []contestant{
 		{"lanegate", e.paused, m},
 		{lanegateInside, e.other("lanegate", peer.Config{}), m},
 		{"River/pgx default", e.other("river-pgx", peer.Config{}), m},
@@ -216,7 +216,7 @@ func shortJobs(ctx context.Context, e *env) *rig.Cell {
 		}
 		return figures, nil
 	}
-	return e.contest(ctx, c, pick(e, 2, 1), []contestant{
+	return e.contest(ctx, c, 1, []contestant{
 		{"lanegate, lanes 2 + 1", e.real(gatewayOptions{own: map[string]int{"short": 2, "heavy": 0}}), m},
 		{"lanegate, one line", e.real(gatewayOptions{own: map[string]int{"short": 0, "heavy": 0}}), m},
 		{"River/pgx, MaxWorkers 3", e.other("river-pgx", peer.Config{Tuned: true}), m},

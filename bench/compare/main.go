@@ -51,10 +51,17 @@ func run(ctx context.Context, args []string) error {
 	fs.BoolVar(&e.quick, "quick", false, "small sizes, short spans, few rounds")
 	fs.BoolVar(&e.large, "large", false, "the backlogs of 5 million, too")
 	fs.IntVar(&e.rounds, "rounds", 0, "rounds of each cell; 0: its own number")
-	fs.DurationVar(&e.quiet, "quiet", 20*time.Second, "how long to wait for a quiet machine before a measurement, at most")
+	fs.DurationVar(&e.quiet, "quiet", 20*time.Second, "how long to wait for a quiet machine before a measurement, at most; 3s in a quick run unless given")
 	soak := fs.Duration("soak", 0, "instead of the cells: run at half of the peak for this long and write soak.svg")
 	if err := fs.Parse(args); err != nil {
 		return err
+	}
+	if e.quick {
+		given := false
+		fs.Visit(func(f *flag.Flag) { given = given || f.Name == "quiet" })
+		if !given {
+			e.quiet = 3 * time.Second
+		}
 	}
 	chosen, err := choose(only)
 	if err != nil {

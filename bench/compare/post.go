@@ -17,7 +17,7 @@ func posting(e *env, conns int) func(ctx context.Context, r *runner) ([]rig.Figu
 		if _, err := r.Drive(ctx, conns, pick(e, time.Second, 300*time.Millisecond), r.submissions("p")); err != nil {
 			return nil, err
 		}
-		l, err := r.Drive(ctx, conns, pick(e, 5*time.Second, 1500*time.Millisecond), r.submissions("p"))
+		l, err := r.Drive(ctx, conns, pick(e, 4*time.Second, 1500*time.Millisecond), r.submissions("p"))
 		if err != nil {
 			return nil, err
 		}
@@ -44,7 +44,7 @@ func postPostgres(ctx context.Context, e *env) *rig.Cell {
 		rig.Goal{Text: "p99 ≤ 1.2 × no-op", Figure: p99, Who: "lanegate", Than: "no-op handler", Bound: 1.2, Less: true},
 	)
 	m := posting(e, 64)
-	return e.contest(ctx, c, pick(e, 5, 2), []contestant{
+	return e.contest(ctx, c, pick(e, 3, 1), []contestant{
 		{"lanegate", e.real(gatewayOptions{}), m},
 		{"no-op handler", e.other("noop", peer.Config{}), m},
 		{"group commit, bare", e.other("group", peer.Config{}), m},
@@ -62,7 +62,7 @@ func postSQLite(ctx context.Context, e *env) *rig.Cell {
 		rig.Goal{Text: "≥ 5 × goqite", Figure: perSecond, Who: "lanegate", Than: "goqite", Bound: 5},
 	)
 	m := posting(e, 64)
-	return e.contest(ctx, c, pick(e, 5, 2), []contestant{
+	return e.contest(ctx, c, pick(e, 3, 1), []contestant{
 		{"lanegate", e.real(gatewayOptions{sqlite: true}), m},
 		{"no-op handler", e.other("noop", peer.Config{}), m},
 		{"INSERT each, bare", e.other("insert-sqlite", peer.Config{}), m},
@@ -76,7 +76,7 @@ func postOne(ctx context.Context, e *env) *rig.Cell {
 		rig.Goal{Text: "p50 ≤ 1.3 × the bare insert, SQLite", Figure: p50, Who: "lanegate, SQLite", Than: "INSERT each, bare, SQLite", Bound: 1.3, Less: true},
 	)
 	m := posting(e, 1)
-	return e.contest(ctx, c, pick(e, 5, 2), []contestant{
+	return e.contest(ctx, c, pick(e, 3, 1), []contestant{
 		{"lanegate", e.real(gatewayOptions{}), m},
 		{"INSERT each, bare", e.other("insert", peer.Config{}), m},
 		{"River/pgx", e.other("river-pgx", peer.Config{}), m},
@@ -94,13 +94,13 @@ func batch(ctx context.Context, e *env) *rig.Cell {
 		rig.Goal{Text: "≥ 1.3 × River InsertManyFast", Figure: perSecond, Who: "lanegate", Than: "River/pgx", Bound: 1.3},
 	)
 	m := func(ctx context.Context, r *runner) ([]rig.Figure, error) {
-		l, err := r.Drive(ctx, 4, pick(e, 5*time.Second, 2*time.Second), r.batches)
+		l, err := r.Drive(ctx, 4, pick(e, 4*time.Second, 2*time.Second), r.batches)
 		if err != nil {
 			return nil, err
 		}
 		return loadFigures(l, batchSize), nil
 	}
-	return e.contest(ctx, c, pick(e, 5, 2), []contestant{
+	return e.contest(ctx, c, pick(e, 3, 1), []contestant{
 		{"lanegate", e.real(gatewayOptions{}), m},
 		{"River/pgx", e.other("river-pgx", peer.Config{}), m},
 		{"River/pq", e.other("river-pq", peer.Config{}), m},

@@ -238,7 +238,7 @@ func saturated(ctx context.Context, e *env) *rig.Cell {
 			{Name: "POST p99 ms", Value: l.Quantile(0.99)},
 		}, nil
 	}
-	return e.contest(ctx, c, pick(e, 3, 1), []contestant{
+	return e.contest(ctx, c, pick(e, 2, 1), []contestant{
 		{"lanegate", e.paused, m},
 		{lanegateInside, e.other("lanegate", peer.Config{}), m},
 		{"River/pgx tuned", e.other("river-pgx", peer.Config{Tuned: true}), m},
@@ -293,7 +293,7 @@ func backlog(ctx context.Context, e *env) *rig.Cell {
 		}
 		return r, err
 	}, m(depths[0])})
-	return e.contest(ctx, c, pick(e, 3, 1), all)
+	return e.contest(ctx, c, pick(e, 2, 1), all)
 }
 
 func riverAt(n int) string { return fmt.Sprintf("River/pgx tuned, %s queued", thousands(n)) }
@@ -314,7 +314,7 @@ func snapshot(ctx context.Context, e *env) *rig.Cell {
 		rig.Goal{Text: "last window ≥ 0.8 × the first", Figure: last, Who: lanegateInside + ", snapshot held", Than: lanegateInside + ", snapshot held", Other: first, Bound: 0.8},
 		rig.Goal{Text: "last window ≥ 0.7 × the run without", Figure: last, Who: lanegateInside + ", snapshot held", Than: lanegateInside, Bound: 0.7},
 	)
-	depth, span, window := pick(e, 600_000, 40_000), pick(e, 60*time.Second, 10*time.Second), pick(e, 5*time.Second, 2*time.Second)
+	depth, span, window := pick(e, 600_000, 40_000), pick(e, 45*time.Second, 8*time.Second), pick(e, 5*time.Second, 2*time.Second)
 	m := func(held bool) func(ctx context.Context, r *runner) ([]rig.Figure, error) {
 		return func(ctx context.Context, r *runner) (_ []rig.Figure, err error) {
 			if err := r.fill(ctx, depth); err != nil {
@@ -416,7 +416,7 @@ func counters(ctx context.Context, e *env) *rig.Cell {
 			{Name: fsyncs, Value: in.Fsyncs / n * 1000}, {Name: fsyncsRun, Value: out.Fsyncs / k * 1000},
 		}, nil
 	}
-	return e.contest(ctx, c, pick(e, 2, 1), []contestant{
+	return e.contest(ctx, c, 1, []contestant{
 		{"lanegate", e.paused, m},
 		{lanegateInside, e.other("lanegate", peer.Config{}), m},
 		{"River/pgx tuned", e.other("river-pgx", peer.Config{Tuned: true}), m},
