@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -57,6 +58,8 @@ type world struct {
 	conf string // name of the config file
 	addr string
 	log  *syncBuffer
+	bin  string   // "" for binary
+	env  []string // more of a gateway's environment
 }
 
 // probeScript is the job of most tests. It records its start and end, has a
@@ -144,10 +147,11 @@ type gateway struct {
 func (w *world) launch(args ...string) *gateway {
 	w.t.Helper()
 	g := &gateway{w: w, done: make(chan struct{})}
-	g.cmd = exec.Command(binary, append([]string{"serve", "--config", w.path(w.conf)}, args...)...)
+	g.cmd = exec.Command(cmp.Or(w.bin, binary), append([]string{"serve", "--config", w.path(w.conf)}, args...)...)
 	g.cmd.Dir = w.dir
+	g.cmd.Env = append(os.Environ(), w.env...)
 	if raced {
-		g.cmd.Env = append(os.Environ(), "GORACE=log_path="+w.path("race"))
+		g.cmd.Env = append(g.cmd.Env, "GORACE=log_path="+w.path("race"))
 	}
 	g.cmd.Stdout, g.cmd.Stderr = w.log, w.log
 	if err := g.cmd.Start(); err != nil {
@@ -370,6 +374,13 @@ func (s *syncBuffer) tail(n int) string {
 	defer s.mu.Unlock()
 	b := s.b.Bytes()
 	return string(b[max(0, len(b)-n):])
+}
+
+// forget drops what was collected.
+func (s *syncBuffer) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.b.Reset()
 }
 
 func (s *syncBuffer) contains(text string) bool {

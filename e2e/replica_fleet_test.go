@@ -32,7 +32,12 @@ var fleetTimes = []string{"--lease", "6s", "--beat", "200ms", "--kill-grace", "3
 
 func newFleet(t *testing.T, args ...string) *fleet {
 	t.Helper()
-	f := &fleet{world: newWorld(t), pg: pgtest.New(t)}
+	return newFleetOn(t, pgtest.New(t), args...)
+}
+
+func newFleetOn(t *testing.T, pg *pgtest.Server, args ...string) *fleet {
+	t.Helper()
+	f := &fleet{world: newWorld(t), pg: pg}
 	f.write("slots.sh", slotsScript)
 	f.args = slices.Concat(fleetTimes, []string{"--database", f.pg.URL("test")}, args)
 	return f

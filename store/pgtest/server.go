@@ -175,13 +175,20 @@ func (s *Server) await() error {
 
 // Stop ends the server at once, without waiting for its clients, and returns when
 // it has ended. Its databases stay for the next Start.
-func (s *Server) Stop() error {
+func (s *Server) Stop() error { return s.end(syscall.SIGINT) }
+
+// Crash ends the server without giving it time for anything, so that the next
+// Start recovers its databases from their log. With New's own settings the last
+// commits may be lost then; with "synchronous_commit=on" none is.
+func (s *Server) Crash() error { return s.end(syscall.SIGQUIT) }
+
+func (s *Server) end(how syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cmd == nil {
 		return nil
 	}
-	err := s.cmd.Process.Signal(syscall.SIGINT)
+	err := s.cmd.Process.Signal(how)
 	<-s.done
 	s.cmd = nil
 	if errors.Is(err, os.ErrProcessDone) {
@@ -192,6 +199,9 @@ func (s *Server) Stop() error {
 
 // remove stops the server and deletes its databases.
 func (s *Server) remove() error { return errors.Join(s.Stop(), os.RemoveAll(s.dir)) }
+
+// Socket is the path of the unix socket that the server listens on.
+func (s *Server) Socket() string { return filepath.Join(s.dir, ".s.PGSQL.5432") }
 
 // URL is the address of one of the server's databases.
 func (s *Server) URL(database string) string {
