@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -19,17 +18,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lanegate/lanegate/e2e/history"
 	"github.com/lanegate/lanegate/queue/sqstest"
-	"github.com/lanegate/lanegate/store/pgtest"
 )
 
 // mixed is all of lanegate at once: three gateways, each with a way of its own to
 // one PostgreSQL database, an SQS server behind a proxy, agents on ways of their
 // own, and a load. It stays over many rounds.
 type mixed struct {
-	*fleet
-	db     *sql.DB // the test's own way to the database
+	*watched
 	server *sqstest.Server
 	sqs    *sqstest.Proxy
 	front  *wire // to any gateway, as a load balancer
@@ -40,10 +36,6 @@ type mixed struct {
 	leaving []*gateway // they drain; only the test's goroutine
 
 	load *mixedLoad
-	cuts []cut // of the present epoch
-	// before is what was in force when the present epoch began.
-	before []history.Change
-	total  tally
 }
 
 // slot is a place for one gateway.
@@ -109,8 +101,8 @@ database_connections: 8
 log: {level: warn}
 commands:
   short: {argv: [sh, $DIR/mixed.sh], env: {EVENTS: $DIR/events, RUNS: $DIR/runs, TAKES: "0.03"}}
-  long: {argv: [sh, $DIR/mixed.sh], env: {EVENTS: $DIR/events, RUNS: $DIR/runs, TAKES: "0.1", FIRST: "60"}}
-  deaf: {argv: [sh, $DIR/mixed.sh], env: {EVENTS: $DIR/events, RUNS: $DIR/runs, TAKES: "0.1", FIRST: "8", DEAF: "1"}}
+  long: {argv: [sh, $DIR/mixed.sh], env: {EVENTS: $DIR/events, RUNS: $DIR/runs, TAKES: "0.1", FIRST: "45"}}
+  deaf: {argv: [sh, $DIR/mixed.sh], env: {EVENTS: $DIR/events, RUNS: $DIR/runs, TAKES: "0.1", FIRST: "5", DEAF: "1"}}
 `
 
 // mixedDeclared are the classes. They and the resource are declared over the API,
@@ -131,15 +123,9 @@ var parallelClasses = []string{"p1", "p2", "long"}
 // newMixed starts everything, proves and promotes the parallel classes.
 func newMixed(t *testing.T) *mixed {
 	t.Helper()
-	pg := pgtest.New(t, "synchronous_commit=on", "track_commit_timestamp=on")
-	m := &mixed{fleet: newFleetOn(t, pg), server: sqstest.New(t), total: tally{}}
+	skewedBinary(t) // now, as it takes its time
+	m := &mixed{watched: newWatched(t), server: sqstest.New(t)}
 	m.sqs = sqstest.NewProxy(t, m.server)
-	db, err := sql.Open("postgres", pg.URL("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.db = db
-	t.Cleanup(func() { _ = db.Close() })
 	if err := os.Mkdir(m.path("runs"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -150,13 +136,13 @@ kill_grace: 300ms
 beat: 200ms
 drain: 300ms
 commands:
-  far: {argv: [sh, $DIR/mixed.sh], env: {EVENTS: $DIR/events, RUNS: $DIR/runs, TAKES: "0.1", FIRST: "4"}}
+  far: {argv: [sh, $DIR/mixed.sh], env: {EVENTS: $DIR/events, RUNS: $DIR/runs, TAKES: "0.1", FIRST: "3"}}
 `))
 	m.queues("create")
 	m.front = newWire(t, m.dialAny)
 	m.addr = m.front.addr
 	for n := range mixedGateways {
-		m.slots = append(m.slots, &slot{n: n, wire: newWire(t, func() (net.Conn, error) { return net.Dial("unix", pg.Socket()) })})
+		m.slots = append(m.slots, &slot{n: n, wire: newWire(t, func() (net.Conn, error) { return net.Dial("unix", m.pg.Socket()) })})
 		m.launchSlot(n, launchOf{})
 		if n == 0 {
 			m.slots[0].g.accepts() // it migrates
@@ -296,13 +282,13 @@ func (m *mixed) settle(label string) {
 	m.load.end()
 	m.allReady()
 	m.calm()
-	m.eventually(2*time.Minute, "every job is final", func() bool {
+	m.eventually(5*time.Minute, "every job is final", func() bool {
 		m.keepUp()
 		var open int
 		err := m.db.QueryRow("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')").Scan(&open)
 		return err == nil && open == 0 && len(m.leaving) == 0
 	})
-	h := m.collect()
+	h := m.collect(m.load.accepted)
 	m.nothingRuns()
 	m.judge(label, h)
 	m.beginEpoch()
@@ -316,6 +302,9 @@ func (m *mixed) calm() {
 	}
 	m.must("PUT", "/resources/db?accept=width", `{"capacity": 8, "pool": true}`, nil)
 	m.must("PUT", "/lanes/parallel?accept=width", `{"width": 4, "allow_overcommit": true, "order": "fair"}`, nil)
+	for _, c := range parallelClasses { // in serial it would take them long
+		m.must("PATCH", "/job-classes/"+c+"/promote?accept=width", `{"max_in_flight": 2}`, nil)
+	}
 }
 
 // nothingRuns: no process of any run is left, as nothing is in flight.

@@ -48,6 +48,7 @@ var faults = []fault{
 	{"guards killed", "gateway", 0, (*mixed).killGuards},
 	{"guard frozen", "gateway", 1500 * time.Millisecond, (*mixed).freezeGuard},
 	{"gateway deployed", "gateway", 0, (*mixed).deploy},
+	{"gateway with a wrong clock", "gateway", 0, (*mixed).deploySkewed},
 	{"gateway's connections broken", "gateway", 0, func(m *mixed, r round) func() { m.slots[r.victim].wire.sever(); return nil }},
 	{"gateway refused by the database", "gateway", 3 * time.Second, func(m *mixed, r round) func() { return m.cutOff(m.slots[r.victim].wire.cut, r) }},
 	{"gateway cut off from the database", "gateway", beyondLease, func(m *mixed, r round) func() { return m.cutOff(m.slots[r.victim].wire.hush, r) }},
@@ -219,6 +220,29 @@ func (m *mixed) freezeGuard(r round) func() {
 	}
 	m.total["guards frozen"]++
 	return func() { _ = syscall.Kill(pid, syscall.SIGCONT) } // it may have ended
+}
+
+// deploySkewed replaces a gateway by one whose clock is ten minutes off.
+func (m *mixed) deploySkewed(r round) func() {
+	if r.launch.skew = 10 * time.Minute; r.number%2 == 0 {
+		r.launch.skew = -r.launch.skew
+	}
+	m.deploy(r)
+	g := m.gateway(r.victim)
+	resp, err := mixedClient.Get(g.w.url("/livez"))
+	if err != nil {
+		return nil // it has no database to start with
+	}
+	resp.Body.Close()
+	says, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if off := time.Until(says) - r.launch.skew; g.w.bin != binary && off.Abs() > time.Minute {
+		m.t.Errorf("the gateway's clock says %v, it was to be %v off", says, r.launch.skew)
+	}
+	m.total["clocks moved"]++
+	return nil
 }
 
 // deploy replaces a gateway: the new process serves, then the old one stops.

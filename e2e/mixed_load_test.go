@@ -35,7 +35,7 @@ var mixedClasses = []string{"s1", "p1", "p2", "s1", "p1", "far", "p1", "long", "
 var mixedClient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: 5 * time.Second}}
 
 // mixedLine is how many jobs may be open before the load pauses.
-const mixedLine = 25
+const mixedLine = 15
 
 func newMixedLoad(m *mixed) *mixedLoad {
 	l := &mixedLoad{m: m, stop: make(chan struct{})}

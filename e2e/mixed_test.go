@@ -4,7 +4,9 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -70,6 +72,41 @@ func (s *schedule) wait(d time.Duration) {
 		}
 		<-time.After(max(0, time.Until(next)))
 		s.heal(s.over)
+	}
+}
+
+// TestChaosScenarios does each bad thing by itself. In make chaos all comes to rest
+// and is judged after each; in make test once, at the end.
+func TestChaosScenarios(t *testing.T) {
+	t.Parallel()
+	heavy := os.Getenv("LANEGATE_CHAOS_ROUNDS") != ""
+	rng := chaosRand(t)
+	m := newMixed(t)
+	s := &schedule{m: m}
+	for _, f := range faults {
+		r := draw(rng, f)
+		switch {
+		case heavy:
+			r.lasts = f.longest
+		case strings.Contains(f.name, "cut off"):
+			r.lasts = mixedLease + 1500*time.Millisecond // what the lease has to do with it needs no less
+		default:
+			r.lasts = min(r.lasts, time.Second)
+		}
+		r.pause = r.lasts + 200*time.Millisecond
+		s.do(r)
+		s.heal(s.all)
+		if heavy {
+			m.settle(f.name)
+			m.load = newMixedLoad(m)
+		}
+	}
+	m.settle("all scenarios")
+	t.Log(m.total)
+	for _, what := range []string{"changes made", "guards killed", "stood still inside admission", "clocks moved"} {
+		if m.total[what] == 0 {
+			t.Errorf("%s: never", what)
+		}
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -142,39 +141,6 @@ func TestReplicasOutliveTheirDatabase(t *testing.T) {
 	f.readOnly("off")
 	f.takesJobs()
 	load.settle()
-}
-
-// PostgreSQL away for two leases (C30): each guard ends its run before the lease is
-// over, though nobody could take it over; once the database is back the job starts
-// again, once, and its first attempt is interrupted, not lost.
-func TestReplicasDatabaseAwayForLeases(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t)
-	f.fleetConfigured(fleetConfig)
-	f.node()
-	f.node()
-	id := f.inFlight("slow")
-	began := time.Now()
-	if err := f.pg.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	f.eventually(6500*time.Millisecond, "the run has ended before the lease is over", func() bool {
-		return !slices.ContainsFunc(f.members(), func(g *gateway) bool { return len(childrenOf(g.cmd.Process.Pid)) > 0 })
-	})
-	if took := time.Since(began); took < 4*time.Second {
-		t.Errorf("the run was ended after %v, with a lease of 6 s", took)
-	}
-	<-time.After(time.Until(began.Add(12 * time.Second)))
-	if err := f.pg.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if j := f.final(id, 40*time.Second); j.State != "succeeded" || j.Attempts != 2 {
-		t.Errorf("%s after %d attempts: %s", j.State, j.Attempts, j.Reason)
-	}
-	if list := f.attempts(id); list[0].Outcome != "interrupted" {
-		t.Errorf("attempt 1 = %s, want interrupted", list[0].Outcome)
-	}
-	f.checkEvents([]string{id}, 2)
 }
 
 // readOnly makes every new transaction of the server read-only, or not.

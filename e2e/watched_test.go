@@ -12,10 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/e2e/history"
+	"github.com/lanegate/lanegate/store/pgtest"
 )
 
 // watchSQL makes the database keep a log of what changes in it. The number of an
@@ -49,7 +51,33 @@ CREATE TRIGGER chaos_watch_line AFTER UPDATE ON jobs FOR EACH ROW
     EXECUTE FUNCTION chaos_watch();
 `
 
-func (m *mixed) watchDatabase() {
+// watched is a fleet whose database keeps a log of its changes, which is judged
+// together with the jobs' own record.
+type watched struct {
+	*fleet
+	db    *sql.DB // the test's own way to the database
+	cuts  []cut   // since the last judgement
+	total tally
+	// before is what was in force then.
+	before []history.Change
+}
+
+func newWatched(t *testing.T, args ...string) *watched {
+	t.Helper()
+	// A crash of the server then loses no commit, and each commit has its time.
+	pg := pgtest.New(t, "synchronous_commit=on", "track_commit_timestamp=on")
+	m := &watched{fleet: newFleetOn(t, pg, args...), total: tally{}}
+	db, err := sql.Open("postgres", pg.URL("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.db = db
+	t.Cleanup(func() { _ = db.Close() })
+	return m
+}
+
+// watchDatabase begins the log; there must be tables.
+func (m *watched) watchDatabase() {
 	m.t.Helper()
 	if err := m.pg.Exec(m.t.Context(), "test", watchSQL); err != nil {
 		m.t.Fatal(err)
@@ -148,7 +176,7 @@ func (l line) change(table string) (c history.Change, err error) {
 }
 
 // lines reads rows of (line json).
-func (m *mixed) lines(query string) (all []line) {
+func (m *watched) lines(query string) (all []line) {
 	m.t.Helper()
 	rows, err := m.db.Query(query)
 	if err != nil {
@@ -170,7 +198,7 @@ func (m *mixed) lines(query string) (all []line) {
 }
 
 // beginEpoch forgets what was judged.
-func (m *mixed) beginEpoch() {
+func (m *watched) beginEpoch() {
 	m.t.Helper()
 	m.before, m.cuts = nil, nil
 	for _, table := range []string{"job_classes", "lanes", "resources", "verification_members"} {
@@ -191,10 +219,10 @@ func (m *mixed) beginEpoch() {
 }
 
 // collect reads the history of the epoch, in which nothing is in flight any more.
-func (m *mixed) collect() history.History {
+func (m *watched) collect(accepted []history.Accepted) history.History {
 	m.t.Helper()
 	h := history.History{
-		Before: m.before, Lease: mixedLease, Accepted: m.load.accepted,
+		Before: m.before, Lease: mixedLease, Accepted: accepted,
 		// A commit is seen a moment after its time was taken; how long a moment is,
 		// a busy machine decides.
 		OrderSlack: time.Second, ClockSlack: 5 * time.Millisecond,
@@ -225,7 +253,7 @@ func (m *mixed) collect() history.History {
 	return h
 }
 
-func (m *mixed) changes(h *history.History) {
+func (m *watched) changes(h *history.History) {
 	m.t.Helper()
 	rows, err := m.db.Query("SELECT at, pg_xact_commit_timestamp(xid::xid), name, gone, line FROM chaos_changes ORDER BY seq")
 	if err != nil {
@@ -258,7 +286,7 @@ func (m *mixed) changes(h *history.History) {
 }
 
 // workersOf lists the identities that a process has had.
-func (m *mixed) workersOf(pid int) (ids []string) {
+func (m *watched) workersOf(pid int) (ids []string) {
 	m.t.Helper()
 	rows, err := m.db.Query("SELECT id FROM workers WHERE pid = $1", pid)
 	if err != nil {
@@ -290,7 +318,7 @@ func (c tally) String() string {
 }
 
 // judge checks the history. What breaks a rule is kept in a folder of its own.
-func (m *mixed) judge(label string, h history.History) {
+func (m *watched) judge(label string, h history.History) {
 	m.t.Helper()
 	if len(h.Accepted) == 0 || len(h.Attempts) == 0 {
 		m.t.Errorf("%s: %d jobs were accepted and %d attempts made: nothing was shown", label, len(h.Accepted), len(h.Attempts))

@@ -1,0 +1,110 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lanegate/lanegate/queue/sqstest"
+)
+
+// heavyOr is the number for make chaos, or the one for make test.
+func heavyOr(heavy, short int) int {
+	if os.Getenv("LANEGATE_CHAOS_ROUNDS") != "" {
+		return heavy
+	}
+	return short
+}
+
+// A job that takes twenty times the lease (three times in make test) and twenty
+// times the time for which a queue hides a message runs once: neither is a limit
+// for a run.
+func TestChaosJobOfManyLeases(t *testing.T) {
+	t.Parallel()
+	lease := 6 * time.Second
+	takes := time.Duration(heavyOr(20, 4)) * lease
+	visibility := time.Second
+	if takes < 20*visibility {
+		t.Fatalf("the job takes %v, the queue hides a message for %v", takes, visibility)
+	}
+	server := sqstest.New(t)
+	f := newFleet(t, "--sqs-visibility", visibility.String())
+	f.fleetConfigured(sqsConfig(f, server))
+	f.write(f.conf, withCommand(f.world, "long", fmt.Sprintf(`{argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, TAKES: "%g"}}`, takes.Seconds()))+
+		"  long: {run: {kind: exec, command: long}, units: {}}\n")
+	f.queues("create")
+	f.node()
+	f.node()
+	began := time.Now()
+	id := f.submit("long", "").ID
+	if j := f.final(id, takes+30*time.Second); j.State != "succeeded" || j.Attempts != 1 {
+		t.Errorf("%s after %d attempts: %s", j.State, j.Attempts, j.Reason)
+	}
+	if took := time.Since(began); took < takes {
+		t.Errorf("it took %v, it was to take %v", took, takes)
+	}
+	for _, kind := range []string{"start", "gstart", "end", "gend"} {
+		if n := f.recorded(id, kind); n != 1 {
+			t.Errorf("its record has %d lines %q", n, kind)
+		}
+	}
+}
+
+// PostgreSQL away for five leases (two in make test; C30): no job is lost. A run
+// that ends before its own fence keeps its outcome, which is written once the
+// database is back. Another is stopped by its fence before the lease is over, though
+// nobody could take it over; it is recorded as interrupted and started again once.
+func TestChaosDatabaseAwayForLeases(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.fleetConfigured(fleetConfig + "  through: {run: {kind: exec, command: through}, units: {db: 1}}\n")
+	f.write(f.conf, withCommand(f.world, "through", `{argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, TAKES: "2"}}`))
+	f.node()
+	f.node()
+	f.promote("parallel", 1, "through")
+	id := f.inFlight("slow")
+	waits := f.submitMany("one", 3) // behind it
+	through := f.inFlight("through")
+	began := time.Now()
+	if err := f.pg.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually(5*time.Second, "the short run ends while the database is away", func() bool { return f.noted("end", through, 1) })
+	f.eventually(time.Until(began.Add(6500*time.Millisecond)), "the run has ended before the lease is over", func() bool {
+		return !slices.ContainsFunc(f.members(), func(g *gateway) bool { return len(childrenOf(g.cmd.Process.Pid)) > 0 })
+	})
+	if took := time.Since(began); took < 4*time.Second {
+		t.Errorf("the run was ended after %v, with a lease of 6 s", took)
+	}
+	<-time.After(time.Until(began.Add(time.Duration(heavyOr(5, 2)) * 6 * time.Second)))
+	if err := f.pg.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range waits {
+		if j := f.final(w, 40*time.Second); j.State != "succeeded" {
+			t.Errorf("a job that waited: %s after %d attempts: %s", j.State, j.Attempts, j.Reason)
+		}
+	}
+	f.endedBy(id, "interrupted", "succeeded")
+	f.endedBy(through, "succeeded")
+	f.checkEvents(append(waits, id, through), len(waits)+3)
+}
+
+// endedBy waits for a job's success and wants its attempts to have these outcomes.
+func (f *fleet) endedBy(id string, outcomes ...string) {
+	f.t.Helper()
+	if j := f.final(id, 40*time.Second); j.State != "succeeded" {
+		f.t.Errorf("job %s: %s: %s", id, j.State, j.Reason)
+	}
+	var got []string
+	for _, a := range f.attempts(id) {
+		got = append(got, a.Outcome)
+	}
+	if !slices.Equal(got, outcomes) {
+		f.t.Errorf("the attempts of job %s ended as %v, want %v", id, got, outcomes)
+	}
+}
