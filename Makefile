@@ -89,7 +89,7 @@ benchstat: $(TOOLS)/benchstat ## compare the micro-benchmarks with another commi
 	scripts/benchstat.sh $(TOOLS)/benchstat $(or $(BASE),HEAD) $(BENCHFLAGS)
 
 .PHONY: chaos
-chaos: deps ## kill and freeze processes under load, many rounds (LANEGATE_CHAOS_ROUNDS=100)
+chaos: deps ## break everything under load, many rounds (LANEGATE_CHAOS_ROUNDS=100), and judge the history
 	LANEGATE_CHAOS_ROUNDS=$${LANEGATE_CHAOS_ROUNDS:-100} $(TESTENV) $(GO) test -count=1 -v -run Chaos -timeout 3h $(CHAOSFLAGS) ./e2e/
 
 .PHONY: image

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -51,8 +50,11 @@ type bigFleet struct {
 // and a replica killed every two seconds. Every job ends, every bound holds, and
 // what the kills add to the waits is measured against the same load without them.
 func TestChaosFleet(t *testing.T) {
-	t.Parallel()
-	f := newBigFleet(t)
+	jobs := 300
+	if heavy(t) {
+		jobs = 10000
+	}
+	f := newBigFleet(t, jobs)
 	calm := f.run("calm", false)
 	killed := f.run("killed", true)
 	t.Logf("%d jobs each; wait from the client's first request to the first start, and time until the success:", f.jobs)
@@ -70,12 +72,9 @@ func TestChaosFleet(t *testing.T) {
 	}
 }
 
-func newBigFleet(t *testing.T) *bigFleet {
+func newBigFleet(t *testing.T, jobs int) *bigFleet {
 	t.Helper()
-	f := &bigFleet{watched: newWatched(t), rng: chaosRand(t), jobs: 300, every: 60 * time.Millisecond}
-	if os.Getenv("LANEGATE_CHAOS_ROUNDS") != "" {
-		f.jobs = 10000
-	}
+	f := &bigFleet{watched: newWatched(t), rng: chaosRand(t), jobs: jobs, every: 50 * time.Millisecond}
 	f.write("fleet.sh", fleetJob)
 	var classes strings.Builder
 	var parallel []string

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -12,21 +11,15 @@ import (
 	"github.com/lanegate/lanegate/queue/sqstest"
 )
 
-// heavyOr is the number for make chaos, or the one for make test.
-func heavyOr(heavy, short int) int {
-	if os.Getenv("LANEGATE_CHAOS_ROUNDS") != "" {
-		return heavy
-	}
-	return short
-}
-
-// A job that takes twenty times the lease (three times in make test) and twenty
+// A job that takes twenty times the lease (four times in make test) and twenty
 // times the time for which a queue hides a message runs once: neither is a limit
 // for a run.
 func TestChaosJobOfManyLeases(t *testing.T) {
-	t.Parallel()
-	lease := 6 * time.Second
-	takes := time.Duration(heavyOr(20, 4)) * lease
+	lease, leases := 6*time.Second, 4
+	if heavy(t) {
+		leases = 20
+	}
+	takes := time.Duration(leases) * lease
 	visibility := time.Second
 	if takes < 20*visibility {
 		t.Fatalf("the job takes %v, the queue hides a message for %v", takes, visibility)
@@ -59,7 +52,10 @@ func TestChaosJobOfManyLeases(t *testing.T) {
 // database is back. Another is stopped by its fence before the lease is over, though
 // nobody could take it over; it is recorded as interrupted and started again once.
 func TestChaosDatabaseAwayForLeases(t *testing.T) {
-	t.Parallel()
+	leases := 2
+	if heavy(t) {
+		leases = 5
+	}
 	f := newFleet(t)
 	f.fleetConfigured(fleetConfig + "  through: {run: {kind: exec, command: through}, units: {db: 1}}\n")
 	f.write(f.conf, withCommand(f.world, "through", `{argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, TAKES: "2"}}`))
@@ -80,7 +76,7 @@ func TestChaosDatabaseAwayForLeases(t *testing.T) {
 	if took := time.Since(began); took < 4*time.Second {
 		t.Errorf("the run was ended after %v, with a lease of 6 s", took)
 	}
-	<-time.After(time.Until(began.Add(time.Duration(heavyOr(5, 2)) * 6 * time.Second)))
+	<-time.After(time.Until(began.Add(time.Duration(leases) * 6 * time.Second)))
 	if err := f.pg.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,17 @@ func chaosRounds(t *testing.T) int {
 	return n
 }
 
+// heavy says that this is make chaos, where tests run one after the other and long;
+// in make test they have short forms, which run beside others.
+func heavy(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv("LANEGATE_CHAOS_ROUNDS") != "" {
+		return true
+	}
+	t.Parallel()
+	return false
+}
+
 // chaosRand returns a seeded source and prints the seed, which repeats a failing schedule.
 func chaosRand(t *testing.T) *rand.Rand {
 	t.Helper()

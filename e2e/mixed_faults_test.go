@@ -343,7 +343,7 @@ func (m *mixed) loseSQS(round) func() {
 var mixedQueues = []string{"mix-serial", "mix-parallel"}
 
 // callSQS asks the server itself, past the proxy.
-func (m *mixed) callSQS(action, body string) {
+func (m *mixed) callSQS(action, body string) (answer string) {
 	m.t.Helper()
 	req, err := http.NewRequest("POST", m.server.URL, strings.NewReader(body))
 	if err != nil {
@@ -357,24 +357,28 @@ func (m *mixed) callSQS(action, body string) {
 		m.t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
 		m.t.Fatalf("%s %s: %d %s %v", action, body, resp.StatusCode, text, err)
 	}
+	return string(text)
 }
 
-func (m *mixed) queueURL(name string) string {
-	return fmt.Sprintf(`{"QueueUrl": "%s/000000000000/%s"}`, m.server.URL, name)
+// onQueue does something that needs no more than the queue's URL.
+func (m *mixed) onQueue(action, name string) {
+	m.t.Helper()
+	m.callSQS(action, m.callSQS("GetQueueUrl", fmt.Sprintf(`{"QueueName": %q}`, name)))
 }
 
 func (m *mixed) emptySQS(round) func() {
 	for _, q := range mixedQueues {
-		m.callSQS("PurgeQueue", m.queueURL(q))
+		m.onQueue("PurgeQueue", q)
 	}
 	return nil
 }
 
 func (m *mixed) deleteQueue(r round) func() {
-	m.callSQS("DeleteQueue", m.queueURL(mixedQueues[r.number%len(mixedQueues)]))
+	m.onQueue("DeleteQueue", mixedQueues[r.number%len(mixedQueues)])
 	return func() { m.queues("create") }
 }
 

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -78,15 +77,14 @@ func (s *schedule) wait(d time.Duration) {
 // TestChaosScenarios does each bad thing by itself. In make chaos all comes to rest
 // and is judged after each; in make test once, at the end.
 func TestChaosScenarios(t *testing.T) {
-	t.Parallel()
-	heavy := os.Getenv("LANEGATE_CHAOS_ROUNDS") != ""
+	long := heavy(t)
 	rng := chaosRand(t)
 	m := newMixed(t)
 	s := &schedule{m: m}
 	for _, f := range faults {
 		r := draw(rng, f)
 		switch {
-		case heavy:
+		case long:
 			r.lasts = f.longest
 		case strings.Contains(f.name, "cut off"):
 			r.lasts = mixedLease + 1500*time.Millisecond // what the lease has to do with it needs no less
@@ -96,7 +94,7 @@ func TestChaosScenarios(t *testing.T) {
 		r.pause = r.lasts + 200*time.Millisecond
 		s.do(r)
 		s.heal(s.all)
-		if heavy {
+		if long {
 			m.settle(f.name)
 			m.load = newMixedLoad(m)
 		}
@@ -115,7 +113,7 @@ func TestChaosScenarios(t *testing.T) {
 // while jobs flow and classes are promoted and demoted. Every few rounds all comes
 // to rest and the whole history since is judged: see package history.
 func TestChaosMixed(t *testing.T) {
-	t.Parallel()
+	heavy(t)
 	rounds := chaosRounds(t)
 	rng := chaosRand(t)
 	m := newMixed(t)
