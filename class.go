@@ -243,6 +243,10 @@ func (r Run) validate() []FieldError {
 	}
 	if needsQueue != (r.Queue != "") {
 		bad("/queue", "is required for sqs runs, and only there")
+	} else if needsQueue {
+		if fault := CheckQueue(r.Queue); fault != "" {
+			bad("/queue", "%s", fault)
+		}
 	}
 	if r.Heartbeat != 0 && !r.Detached() {
 		bad("/heartbeat", "is for runs that report by themselves: http runs with mode async, and sqs runs")

@@ -39,6 +39,7 @@ func TestClassSpecValidate(t *testing.T) {
 		{Run: Run{Kind: RunExec, Command: "pos-sales"}},
 		{Run: Run{Kind: RunHTTP, URL: "https://x.example/run?y=1", Headers: map[string]string{"X-Team": "pos"}}, Units: Units{"db": 5}},
 		{Run: Run{Kind: RunSQS, Queue: "heavy"}, Overlap: OverlapSkip, MaxAttempts: 100},
+		{Run: Run{Kind: RunSQS, Queue: "https://sqs.eu-west-1.amazonaws.com/123456789012/heavy.fifo", Heartbeat: Duration(time.Minute)}},
 		{Run: Run{Kind: RunAgent, Command: "x"}, Backoff: &Backoff{}},
 	}
 	for _, s := range good {
@@ -62,6 +63,13 @@ func TestClassSpecValidate(t *testing.T) {
 		{"/run/headers", ClassSpec{Run: Run{Kind: RunHTTP, URL: "http://x", Headers: map[string]string{"A\r\nB": "c"}}}},
 		{"/run/headers", ClassSpec{Run: Run{Kind: RunHTTP, URL: "http://x", Headers: map[string]string{"Host": "c"}}}},
 		{"/run/queue", ClassSpec{Run: Run{Kind: RunSQS}}},
+		{"/run/queue", ClassSpec{Run: Run{Kind: RunSQS, Queue: "a.b"}}},
+		{"/run/queue", ClassSpec{Run: Run{Kind: RunSQS, Queue: ".fifo"}}},
+		{"/run/queue", ClassSpec{Run: Run{Kind: RunSQS, Queue: strings.Repeat("q", 81)}}},
+		{"/run/queue", ClassSpec{Run: Run{Kind: RunSQS, Queue: strings.Repeat("q", 76) + ".fifo"}}},
+		{"/run/queue", ClassSpec{Run: Run{Kind: RunSQS, Queue: "https://key:secret@sqs.example.com/1/q"}}},
+		{"/run/queue", ClassSpec{Run: Run{Kind: RunSQS, Queue: "https://sqs.example.com/1/"}}},
+		{"/run/queue", ClassSpec{Run: Run{Kind: RunSQS, Queue: "arn:aws:sqs:eu-west-1:1:q"}}},
 		{"/units/db", ClassSpec{Run: Run{Kind: RunExec, Command: "c"}, Units: Units{"db": -1}}},
 		{"/units", ClassSpec{Run: Run{Kind: RunExec, Command: "c"}, Units: Units{"Bad Name": 1}}},
 		{"/max_attempts", ClassSpec{Run: Run{Kind: RunExec, Command: "c"}, MaxAttempts: -1}},

@@ -98,6 +98,10 @@ type Due struct {
 // waits there for jobs of a class that name that worker.
 func OnTheSpot(class string) string { return "here:" + class }
 
+// SQSTargets is the name among a gateway's Commands that says that it can send
+// messages to SQS, and so run classes of kind sqs. Its digest means nothing.
+const SQSTargets = "sqs:"
+
 // Before is the order of a line: run-next jobs first, by the time a person asked
 // for it, then by place (time, then id).
 func Before(a, b Due) bool {
@@ -147,7 +151,7 @@ const (
 	NotDue       Code = "not_due"
 	EarlierOf    Code = "earlier_of_class"
 	Verification Code = "verification" // subject: verification run
-	NoWorker     Code = "no_worker"    // subject: command, or lane when no live worker serves it
+	NoWorker     Code = "no_worker"    // subject: command, "sqs", or lane when no live worker serves it
 	LaneWait     Code = "lane_unavailable"
 	// WorkerFull: every live worker that can run it has all local slots taken.
 	WorkerFull Code = "worker_full"

@@ -151,6 +151,8 @@ func (e *explainer) standing(ln *line, add func(Code, string, []string)) {
 	case len(able) > 0:
 	case needsCommand(ln.class) && !e.elsewhere(ln):
 		add(NoWorker, ln.class.Run.Command, nil)
+	case ln.class.Run.Kind == lanegate.RunSQS && !e.elsewhere(ln):
+		add(NoWorker, string(lanegate.RunSQS), nil)
 	case !needsCommand(ln.class) && ln.lane.served: // by agents, which send no requests
 		add(NoWorker, ln.lane.name, nil)
 	}

@@ -162,12 +162,17 @@ type worker struct {
 func (w *worker) serves(lane string) bool { return w.Lanes == nil || slices.Contains(w.Lanes, lane) }
 
 // has says whether the worker can run the class: every gateway can send a request,
-// commands must be in its catalogue with the very definition the class is about.
+// one that reaches SQS can send a message, and commands must be in its catalogue
+// with the very definition the class is about.
 func (w *worker) has(c *lanegate.Class) bool {
 	if w.Agent != (c.Run.Kind == lanegate.RunAgent) {
 		return false
 	}
-	if !needsCommand(c) {
+	switch {
+	case c.Run.Kind == lanegate.RunSQS:
+		_, ok := w.Commands[SQSTargets]
+		return ok
+	case !needsCommand(c):
 		return true
 	}
 	digest, ok := w.Commands[c.Run.Command]

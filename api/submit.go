@@ -168,6 +168,18 @@ func (a *API) decodeSubmit(body []byte, typ string) (submitRequest, error) {
 	return req, err
 }
 
+// ReadSubmission reads a submission that came otherwise than over HTTP, as the body
+// of POST /jobs with Content-Type application/json is read. maxDepth bounds the
+// nesting of its payload.
+func ReadSubmission(body []byte, maxDepth int) (service.Submission, error) {
+	a := API{o: Options{MaxDepth: maxDepth}}
+	req, err := a.decodeSubmit(body, typeJSON)
+	if err != nil {
+		return service.Submission{}, err
+	}
+	return req.submission(caller{}, "")
+}
+
 func emptyBody() error {
 	return &lanegate.Error{
 		Kind: lanegate.KindBadRequest, Code: "empty_body",

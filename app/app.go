@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lanegate/lanegate/queue"
 	"github.com/lanegate/lanegate/service"
 	"github.com/lanegate/lanegate/store"
 	"github.com/lanegate/lanegate/worker"
@@ -42,6 +43,7 @@ type App struct {
 	registry *prometheus.Registry
 	runners  runners
 	probes   probes
+	intake   *queue.Intake // nil without intake queues
 	worker   *worker.Worker
 	listener net.Listener
 	server   *http.Server
@@ -79,7 +81,7 @@ func New(ctx context.Context, cfg Config, o Options) (_ *App, err error) {
 	if err := a.openStore(ctx, cfg); err != nil {
 		return nil, err
 	}
-	if err := a.buildRunners(cfg); err != nil {
+	if err := a.buildRunners(ctx, cfg); err != nil {
 		return nil, err
 	}
 	a.buildService(cfg)
@@ -93,6 +95,9 @@ func New(ctx context.Context, cfg Config, o Options) (_ *App, err error) {
 		return nil, err
 	}
 	if err := a.openBell(ctx, cfg); err != nil {
+		return nil, err
+	}
+	if err := a.openIntake(ctx, cfg); err != nil {
 		return nil, err
 	}
 	if err := a.probes.replace(cfg.Resources); err != nil {
@@ -165,14 +170,18 @@ func (a *App) buildWorker(cfg Config) {
 	if err != nil {
 		host = "unknown" // it is for people only
 	}
-	a.worker = worker.New(worker.Options{
+	opts := worker.Options{
 		Backend: a.svc, Log: a.log, NewID: func() string { return uuid.Must(uuid.NewV7()).String() },
 		Host: host, PID: os.Getpid(), Lanes: cfg.ServeLanes, Slots: cfg.Slots,
-		Commands: a.runners.catalogue.Digests, Exec: a.runners.exec, HTTP: a.runners.http,
+		Commands: a.runners.offers, Exec: a.runners.exec, HTTP: a.runners.http,
 		Probes: a.probes.all,
 		Lease:  cfg.Lease, Beat: cfg.Beat, KillGrace: cfg.KillGrace, Drain: cfg.Drain,
 		Exclusive: !cfg.Postgres(), // one process per SQLite file
-	})
+	}
+	if a.runners.sqs != nil { // a nil pointer would not be a nil Runner
+		opts.SQS = a.runners.sqs
+	}
+	a.worker = worker.New(opts)
 }
 
 // sync brings the database in line with the file. Without force a set that

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lanegate/lanegate"
@@ -34,18 +33,19 @@ func (c *Config) checkDoorbell(f *faults) {
 	case c.Doorbell == DoorbellLocal && c.Postgres():
 		c.warn("doorbell local tells no other process of new work: each finds it by its own look at the database, every 30 seconds")
 	}
-	if c.Doorbell == DoorbellSQS {
-		return
-	}
-	for _, s := range settings {
-		if _, given := c.origins[s.Key]; given && strings.HasPrefix(s.Key, "sqs.") {
-			c.warn("%s (from %s) has no effect: the doorbell is %s", s.Key, c.from(s.Key), c.Doorbell)
+	for _, key := range []string{"sqs.prefix", "sqs.wait", "sqs.visibility"} {
+		used := c.Doorbell == DoorbellSQS || len(c.Intake) > 0 && key != "sqs.prefix"
+		if _, given := c.origins[key]; given && !used {
+			c.warn("%s (from %s) has no effect: the doorbell is %s", key, c.from(key), c.Doorbell)
 		}
 	}
 }
 
-// bellStop is how much longer a stop may take because of the doorbell.
+// bellStop is how much longer a stop may take because of the doorbell and the intake.
 func (c *Config) bellStop() time.Duration {
+	if len(c.Intake) > 0 {
+		return c.SQS.Wait + sqsPollEnd
+	}
 	switch c.Doorbell {
 	case DoorbellSQS:
 		if c.NoWorkers {
@@ -85,7 +85,7 @@ func (a *App) openBell(ctx context.Context, cfg Config) error {
 		a.bell.Doorbell, a.bell.run = p, p.Run
 	case DoorbellSQS:
 		s, err := queue.OpenSQS(ctx, queue.SQSOptions{
-			SQSEndpoint: queue.SQSEndpoint{Region: cfg.SQS.Region, URL: cfg.SQS.Endpoint, AllowHTTP: cfg.SQS.AllowHTTP},
+			SQSEndpoint: cfg.sqsEndpoint(),
 			Bells:       a.store, Lanes: a.lanes, Serve: cfg.ServeLanes, SendOnly: cfg.NoWorkers, Gate: a.mayReceive,
 			Prefix: cfg.SQS.Prefix, Wait: cfg.SQS.Wait, Visibility: cfg.SQS.Visibility, Log: a.log, Registerer: a.registry,
 		})

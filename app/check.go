@@ -33,6 +33,7 @@ const (
 func (c *Config) check(f *faults) {
 	c.checkDoorbell(f)
 	c.checkTimes(f)
+	c.checkIntake(f)
 	c.checkTokens(f)
 	c.checkResources(f)
 	c.checkLanes(f)

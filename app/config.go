@@ -36,7 +36,11 @@ type Config struct {
 	// Doorbell is one of DoorbellLocal, DoorbellPostgres and DoorbellSQS.
 	Doorbell string
 	SQS      SQS
+	// PublicURL is where clients reach this gateway, without a slash behind; "" when
+	// nobody said.
+	PublicURL string
 
+	Intake        []Intake
 	Tokens        []Token
 	Resources     map[string]Resource
 	Lanes         map[string]Lane
@@ -87,7 +91,7 @@ const (
 	DoorbellSQS      = "sqs"      // one queue per lane
 )
 
-// SQS says how the doorbell sqs reaches its queues.
+// SQS says how SQS is reached, and how the doorbell sqs uses its queues.
 type SQS struct {
 	Prefix     string
 	Region     string // "": where every AWS program finds it

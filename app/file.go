@@ -9,7 +9,7 @@ import (
 // sections are the keys of the file that only the file can set.
 func (c *Config) sections() map[string]any {
 	return map[string]any{
-		"tokens": &c.Tokens, "resources": &c.Resources, "lanes": &c.Lanes,
+		"intake": &c.Intake, "tokens": &c.Tokens, "resources": &c.Resources, "lanes": &c.Lanes,
 		"commands": &c.Commands, "classes": &c.Classes, "default_target": &c.DefaultTarget,
 	}
 }

@@ -35,6 +35,9 @@ func newHealth(a *App) *health { return &health{app: a, ping: a.svc.Ping} }
 // parts reports each part for readiness.
 func (h *health) parts(context.Context) []api.Part {
 	parts := []api.Part{h.database(), {Name: "migrations", OK: true}, h.workerPart(), h.doorbell(), h.configFile()}
+	if h.app.intake != nil {
+		parts = append(parts, h.intakePart())
+	}
 	if h.app.isStopping() {
 		parts = append(parts, api.Part{Name: "stop", Detail: "this process is stopping and takes no new work"})
 	}

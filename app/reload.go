@@ -73,6 +73,9 @@ func needRestart(old, next *Config) []string {
 	if !reflect.DeepEqual(old.Tokens, next.Tokens) {
 		keys = append(keys, "tokens")
 	}
+	if !reflect.DeepEqual(old.Intake, next.Intake) {
+		keys = append(keys, "intake")
+	}
 	return keys
 }
 

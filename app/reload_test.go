@@ -36,7 +36,7 @@ func TestAppReload(t *testing.T) {
 	}
 
 	// A set that the service refuses leaves everything as it is.
-	rewrite(strings.Replace(echoConfig, `"cat"`, `"echo 3"`, 1) + "  later: {run: {kind: sqs, queue: q}}\n")
+	rewrite(strings.Replace(echoConfig, `"cat"`, `"echo 3"`, 1) + "  later: {run: {kind: sqs, queue: q}, phrases: [\"(\"]}\n")
 	err := g.app.Reload(t.Context(), load(t, nil))
 	ce, ok := errors.AsType[*app.ConfigError](err)
 	if !ok || len(ce.Faults) != 1 || !strings.HasPrefix(ce.Faults[0].String(), "lanegate.yaml:") {

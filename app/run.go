@@ -43,6 +43,7 @@ func (a *App) Run(ctx context.Context) error {
 	ringing, stopRinging := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRinging()
 	parts.Go(func() { a.ring(ringing) })
+	parts.Go(func() { a.takeIn(ctx) })
 	parts.Go(func() {
 		<-ctx.Done()
 		a.beginStop(context.WithoutCancel(ctx))

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/lanegate/lanegate/worker/runner"
@@ -11,11 +12,12 @@ type runners struct {
 	catalogue *runner.Catalogue
 	exec      *runner.Exec
 	http      *runner.HTTP
+	sqs       *runner.SQS // nil where SQS can't be reached
 	workDir   string
 }
 
 // buildRunners makes this process the heir of its runs' orphans, before any run.
-func (a *App) buildRunners(cfg Config) error {
+func (a *App) buildRunners(ctx context.Context, cfg Config) error {
 	orphans, err := runner.BecomeSubreaper()
 	if err != nil {
 		return err
@@ -31,6 +33,8 @@ func (a *App) buildRunners(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("work_dir (from %s): %w", cfg.from("work_dir"), err)
 	}
-	a.runners = runners{catalogue: catalogue, exec: exec, http: runner.NewHTTP(runner.HTTPOptions{UserAgent: "lanegate/" + a.opts.Version, Logger: a.log}), workDir: cfg.WorkDir}
+	http := runner.NewHTTP(runner.HTTPOptions{UserAgent: "lanegate/" + a.opts.Version, PublicURL: cfg.PublicURL, Logger: a.log})
+	a.runners = runners{catalogue: catalogue, exec: exec, http: http, workDir: cfg.WorkDir}
+	a.buildSQSTargets(ctx, cfg)
 	return nil
 }

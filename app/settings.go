@@ -101,6 +101,10 @@ var settings = []Setting{
 	{Key: "sqs.visibility", Default: "60s", Help: "How long a received bell is kept from others until admission has looked, whole seconds.", set: func(c *Config, s string) error {
 		return intoSeconds(&c.SQS.Visibility, s, time.Second, time.Hour)
 	}},
+	{Key: "public_url", Help: "Where clients reach this gateway, like https://gateway.example.com; asynchronous and sqs targets get the addresses of their attempts with it.", set: func(c *Config, s string) error {
+		c.PublicURL = strings.TrimRight(s, "/")
+		return checkPublicURL(s)
+	}},
 	{Key: "lease", Default: "60s", Help: "A worker whose beat stands still this long is dead. At least beat × 3 + kill_grace + 5s.", set: func(c *Config, s string) error {
 		return intoDuration(&c.Lease, s, time.Second, 24*time.Hour)
 	}},
@@ -197,6 +201,14 @@ func checkEndpoint(s string) error {
 	u, err := url.Parse(s)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return fmt.Errorf("%q is not a URL: write it like https://sqs.eu-west-1.amazonaws.com", s)
+	}
+	return nil
+}
+
+func checkPublicURL(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("%q is not the address of a gateway: write it like https://gateway.example.com", s)
 	}
 	return nil
 }

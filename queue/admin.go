@@ -109,7 +109,7 @@ func OpenAdmin(ctx context.Context, o AdminOptions) (*Admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{calls: &caller{client, m}, prefix: o.Prefix, Endpoint: endpoint, Region: client.Options().Region}, nil
+	return &Admin{calls: &caller{client, m.calls}, prefix: o.Prefix, Endpoint: endpoint, Region: client.Options().Region}, nil
 }
 
 // What the queues should be like. A bell has some hundred bytes.
@@ -161,7 +161,7 @@ func (a attributes) redrive() *redrive {
 // lookUp finds a queue and reads what it is like; url is "" when there is none.
 func (a *Admin) lookUp(ctx context.Context, name string) (url string, attrs attributes, err error) {
 	url = name
-	if !isURL(name) {
+	if !lanegate.IsQueueURL(name) {
 		err = a.calls.do(ctx, "GetQueueUrl", callTimeout, func(ctx context.Context) (bool, error) {
 			out, err := a.calls.GetQueueUrl(ctx, &sqs.GetQueueUrlInput{QueueName: aws.String(name)})
 			if err == nil {

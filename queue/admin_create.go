@@ -41,7 +41,7 @@ func (a *Admin) createOne(ctx context.Context, r *Report, deadLetter bool) {
 		r.failed("look it up", err)
 		return
 	}
-	if missing && (isURL(r.Queue) || strings.HasSuffix(r.Queue, ".fifo")) {
+	if missing && (lanegate.IsQueueURL(r.Queue) || strings.HasSuffix(r.Queue, ".fifo")) {
 		r.add(LevelWrong, "it does not exist, and only a standard queue given by its name can be made here")
 		return
 	}
@@ -134,7 +134,7 @@ func (a *Admin) set(ctx context.Context, r *Report, which, url string, want map[
 // ARN; "" with a finding when it can't be.
 func (a *Admin) createDead(ctx context.Context, r *Report) (arn string) {
 	name := r.Queue + deadSuffix
-	if isURL(r.Queue) || len(name) > longestName {
+	if lanegate.IsQueueURL(r.Queue) || len(name) > longestName {
 		r.add(LevelWrong, "no dead-letter queue can be named after it: make one and set the queue's RedrivePolicy yourself")
 		return ""
 	}

@@ -147,7 +147,7 @@ func OpenSQS(ctx context.Context, o SQSOptions) (*SQS, error) {
 		return nil, fmt.Errorf("register the doorbell's metrics: %w", err)
 	}
 	s := &SQS{
-		Local: NewLocal(), o: o, calls: &caller{client, m}, m: m, faults: newFaultLog(o.Log), endpoint: endpoint,
+		Local: NewLocal(), o: o, calls: &caller{client, m.calls}, m: m, faults: newFaultLog(o.Log), endpoint: endpoint,
 		relay: make(chan struct{}, 1), queues: map[string]*laneQueue{},
 	}
 	s.receiving, s.stopReceiving = context.WithCancel(context.WithoutCancel(ctx))

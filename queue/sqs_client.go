@@ -15,6 +15,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/logging"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lanegate/lanegate"
 )
 
 const (
@@ -84,10 +87,10 @@ func endpointOf(ctx context.Context, c *sqs.Client) (string, error) {
 	return ep.URI.String(), nil
 }
 
-// caller makes calls under their time limits and counts them.
+// caller makes calls under their time limits and counts them by action and outcome.
 type caller struct {
 	*sqs.Client
-	m *metrics
+	calls *prometheus.CounterVec
 }
 
 // do makes one call. A stop doesn't cut it off: a poll that is cut off may
@@ -101,8 +104,28 @@ func (c *caller) do(ctx context.Context, action string, limit time.Duration, fn 
 	if partial && err == nil {
 		outcome = "partial"
 	}
-	c.m.calls.WithLabelValues(action, outcome).Inc()
+	c.calls.WithLabelValues(action, outcome).Inc()
 	return err
+}
+
+// find asks SQS for the URL of a queue that is given by name or URL.
+func (c *caller) find(ctx context.Context, queue string) (url string, err error) {
+	if lanegate.IsQueueURL(queue) {
+		return queue, c.do(ctx, "GetQueueAttributes", callTimeout, func(ctx context.Context) (bool, error) {
+			_, err := c.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+				QueueUrl: aws.String(queue), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn},
+			})
+			return false, err
+		})
+	}
+	err = c.do(ctx, "GetQueueUrl", callTimeout, func(ctx context.Context) (bool, error) {
+		out, err := c.GetQueueUrl(ctx, &sqs.GetQueueUrlInput{QueueName: aws.String(queue)})
+		if err == nil {
+			url = aws.ToString(out.QueueUrl) // as it is: another spelling is another queue to some servers
+		}
+		return false, err
+	})
+	return url, err
 }
 
 // sqsFault sorts what SQS can answer instead of a result. The values are labels.

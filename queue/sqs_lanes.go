@@ -10,10 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-
 	"github.com/lanegate/lanegate"
 )
 
@@ -38,9 +34,6 @@ func NameFor(l lanegate.Lane, prefix string) string {
 	}
 	return prefix + strings.ReplaceAll(l.Name, ".", "_")
 }
-
-// isURL says whether a lane's queue is given by its URL.
-func isURL(name string) bool { return strings.Contains(name, "://") }
 
 // laneQueue is one lane's queue. Its keeper finds it; the relay and the receiver
 // use it and tell when it is lost.
@@ -251,22 +244,7 @@ func (s *SQS) keepLoop(ctx context.Context, q *laneQueue) {
 
 // find asks SQS for the queue's URL.
 func (s *SQS) find(ctx context.Context, q *laneQueue) (url string, err error) {
-	if isURL(q.name) {
-		return q.name, s.calls.do(ctx, "GetQueueAttributes", callTimeout, func(ctx context.Context) (bool, error) {
-			_, err := s.calls.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
-				QueueUrl: aws.String(q.name), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn},
-			})
-			return false, err
-		})
-	}
-	err = s.calls.do(ctx, "GetQueueUrl", callTimeout, func(ctx context.Context) (bool, error) {
-		out, err := s.calls.GetQueueUrl(ctx, &sqs.GetQueueUrlInput{QueueName: aws.String(q.name)})
-		if err == nil {
-			url = aws.ToString(out.QueueUrl) // as it is: another spelling is another queue to some servers
-		}
-		return false, err
-	})
-	return url, err
+	return s.calls.find(ctx, q.name)
 }
 
 // see notes in the database that the lane's queue exists, which may make the lane

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"log/slog"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -15,12 +14,8 @@ import (
 	"github.com/lanegate/lanegate/service"
 )
 
-const (
-	// gateEvery is how often a closed gate is looked at.
-	gateEvery = 100 * time.Millisecond
-	// deleteTries are made before a deletion is given up: the bell comes again.
-	deleteTries = 3
-)
+// gateEvery is how often a closed gate is looked at.
+const gateEvery = 100 * time.Millisecond
 
 // delivery are the bells of one answer, until a pass of admission answers them.
 type delivery struct {
@@ -29,12 +24,6 @@ type delivery struct {
 
 // answer is called by whoever took the delivery out of the inbox, once.
 func (d *delivery) answer(p service.Pass) { d.answered <- p }
-
-// handle is a received message that is to be deleted.
-type handle struct {
-	receipt string
-	since   time.Time
-}
 
 // receiveLoop asks for a lane's messages as long as they can be answered, until
 // ctx ends; a poll that is open then ends by itself.
@@ -186,17 +175,7 @@ func (s *SQS) giveBack(ctx context.Context, q *laneQueue, url string, messages [
 // setVisibility says when messages may be received again, from now. A failure
 // changes only when that is.
 func (s *SQS) setVisibility(ctx context.Context, q *laneQueue, url string, messages []handle, d time.Duration) {
-	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: aws.String(url)}
-	for i, h := range messages {
-		in.Entries = append(in.Entries, types.ChangeMessageVisibilityBatchRequestEntry{
-			Id: aws.String(strconv.Itoa(i)), ReceiptHandle: aws.String(h.receipt), VisibilityTimeout: seconds(d),
-		})
-	}
-	err := s.calls.do(ctx, "ChangeMessageVisibilityBatch", callTimeout, func(ctx context.Context) (bool, error) {
-		out, err := s.calls.ChangeMessageVisibilityBatch(ctx, in)
-		return err == nil && len(out.Failed) > 0, err
-	})
-	if err != nil {
+	if err := s.calls.setVisibility(ctx, url, messages, d); err != nil {
 		s.faults.failed(ctx, "visibility "+q.lane, "giving back sqs messages failed; they come again later", slog.String("lane", q.lane), slog.Any("err", err))
 	} else {
 		s.faults.works(ctx, "visibility "+q.lane, "giving back sqs messages works again", slog.String("lane", q.lane))
@@ -210,44 +189,11 @@ func (s *SQS) deleteAll(ctx context.Context, q *laneQueue, done []handle) []hand
 	if url == "" {
 		return nil
 	}
-	for batch := range slices.Chunk(done, batchSize) {
-		again := retry{Backoff: Backoff{Base: gateEvery, Max: time.Second}}
-		for try := 1; len(batch) > 0; try++ {
-			left, err := s.deleteBatch(ctx, q, url, batch)
-			if err == nil && len(left) == 0 {
-				s.faults.works(ctx, "delete "+q.lane, "deleting sqs messages works again", slog.String("lane", q.lane))
-				break
-			}
-			if try == deleteTries || ctx.Err() != nil {
-				s.faults.failed(ctx, "delete "+q.lane, "deleting sqs messages failed; they come again", slog.String("lane", q.lane), slog.Int("messages", len(left)), slog.Any("err", err))
-				break
-			}
-			sleep(ctx, again.next())
-			batch = left
-		}
+	left, err := s.calls.deleteAll(ctx, url, done, func(n int) { s.m.deleted.WithLabelValues(q.lane).Add(float64(n)) })
+	if left > 0 {
+		s.faults.failed(ctx, "delete "+q.lane, "deleting sqs messages failed; they come again", slog.String("lane", q.lane), slog.Int("messages", left), slog.Any("err", err))
+	} else if len(done) > 0 {
+		s.faults.works(ctx, "delete "+q.lane, "deleting sqs messages works again", slog.String("lane", q.lane))
 	}
 	return nil
-}
-
-// deleteBatch deletes up to ten messages and returns those that were not.
-func (s *SQS) deleteBatch(ctx context.Context, q *laneQueue, url string, batch []handle) (left []handle, err error) {
-	in := &sqs.DeleteMessageBatchInput{QueueUrl: aws.String(url)}
-	for i, h := range batch {
-		in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: aws.String(h.receipt)})
-	}
-	var out *sqs.DeleteMessageBatchOutput
-	err = s.calls.do(ctx, "DeleteMessageBatch", callTimeout, func(ctx context.Context) (_ bool, err error) {
-		out, err = s.calls.DeleteMessageBatch(ctx, in)
-		return err == nil && len(out.Failed) > 0, err
-	})
-	if err != nil {
-		return batch, err
-	}
-	for _, e := range out.Failed {
-		if i, err := strconv.Atoi(aws.ToString(e.Id)); err == nil && i >= 0 && i < len(batch) && !e.SenderFault {
-			left = append(left, batch[i])
-		}
-	}
-	s.m.deleted.WithLabelValues(q.lane).Add(float64(len(out.Successful)))
-	return left, nil
 }

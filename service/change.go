@@ -293,12 +293,7 @@ func (c Config) findResource(name string) (lanegate.Resource, error) {
 // faultsOf returns every reason why spec can't be taken.
 func (c Config) faultsOf(spec lanegate.ClassSpec) []lanegate.FieldError {
 	errs := append(spec.Validate(), c.unknownUnits(spec.Units)...)
-	errs = append(errs, verification.CheckPhrases(spec)...)
-	run := spec.Run
-	if run.Kind == lanegate.RunSQS {
-		errs = append(errs, lanegate.FieldError{Pointer: "/run", Detail: "this version runs kinds exec, http and agent; queues of others are not served yet"})
-	}
-	return errs
+	return append(errs, verification.CheckPhrases(spec)...)
 }
 
 // unknownUnits names the units whose resource does not exist.

@@ -44,6 +44,8 @@ type NewJob struct {
 	RetryFailed bool
 	// Worker is the only one that may run the job, "" when any may.
 	Worker string
+	// Origin is the message that the job came in with, nil when it came in none.
+	Origin *Origin
 }
 
 // Submitted is the answer to one submission.

@@ -27,6 +27,9 @@ type Submission struct {
 	// Worker is the client's own agent that waits to run this job, and nobody else
 	// may; "" for any worker. Submit only.
 	Worker string
+	// Origin is the message it came in with, nil when it came in none. It is kept
+	// with the job, and is no part of what makes two submissions the same.
+	Origin *Origin
 }
 
 // maxRunAhead bounds run_at: later than this is a mistaken unit, not a plan.
@@ -138,7 +141,7 @@ func (s *Service) newJob(client string, sub Submission) (NewJob, error) {
 	}
 	job := NewJob{
 		ID: newID(), Class: sub.Class, Client: client, Key: sub.Key, Payload: payload,
-		LogicalDate: sub.LogicalDate, RetryFailed: sub.RetryFailed, Worker: sub.Worker,
+		LogicalDate: sub.LogicalDate, RetryFailed: sub.RetryFailed, Worker: sub.Worker, Origin: sub.Origin,
 	}
 	if sub.RunAt != nil {
 		at := lanegate.Micro(*sub.RunAt)

@@ -149,6 +149,11 @@ func (t *tx) insertJob(r jobRow, n service.NewJob) error {
 	if err := t.one(sqlInsertPayload, nil, r.ID, blob(n.Payload)); err != nil {
 		return fmt.Errorf("insert the payload of job %s: %w", r.ID, err)
 	}
+	if n.Origin != nil {
+		if err := t.insertOrigin(r.ID, *n.Origin, n.Payload); err != nil {
+			return err
+		}
+	}
 	if n.Key == "" {
 		return nil
 	}

@@ -174,8 +174,11 @@ func (w *Worker) execute(ctx context.Context, g service.Grant) (ending lanegate.
 		LogicalDate: g.Job.LogicalDate, Verification: g.Attempt.Verification, Payload: g.Payload,
 		Run: g.Class.Run, Timeout: g.Class.Timeout.Std(),
 	}
-	if g.Class.Run.Kind == lanegate.RunHTTP {
+	switch {
+	case g.Class.Run.Kind == lanegate.RunHTTP:
 		return w.opts.HTTP.Run(ctx, job, w.lease)
+	case g.Class.Run.Kind == lanegate.RunSQS && w.opts.SQS != nil:
+		return w.opts.SQS.Run(ctx, job, w.lease)
 	}
 	measured := w.measure(g.Attempt)
 	ending = w.opts.Exec.Run(ctx, job, w.lease)

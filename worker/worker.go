@@ -71,11 +71,15 @@ type Options struct {
 	Host  string
 	PID   int
 	// Lanes served; nil means all. Slots bounds the runs outside serial.
-	Lanes    []string
-	Slots    int
-	Commands func() map[string]string // digests of the catalogue, asked at registration and on Reload
+	Lanes []string
+	Slots int
+	// Commands are the digests of the catalogue, and admission.SQSTargets where
+	// SQS is set; asked at registration and on Reload.
+	Commands func() map[string]string
 	Exec     runner.Runner
 	HTTP     runner.Runner
+	// SQS runs classes of kind sqs; nil where none is granted, see Commands.
+	SQS runner.Runner
 	// Probes are asked for every command that runs outside serial: by resource, what
 	// counts how much of it a run really uses. nil for none.
 	Probes func() map[string]Probe

@@ -45,6 +45,9 @@ type HTTPOptions struct {
 	Head, Tail int           // bytes of the response kept as output; DefaultKeep when zero
 	// UserAgent is sent with each request; "lanegate" when "".
 	UserAgent string
+	// PublicURL is where asynchronous targets reach the gateway, without a slash
+	// behind; "" when nobody said.
+	PublicURL string
 	Logger    *slog.Logger // slog.Default when nil
 }
 
@@ -269,13 +272,13 @@ func (h *HTTP) setHeaders(header http.Header, job Job) {
 	header.Set("Lanegate-Job-Id", job.ID)
 	header.Set("Lanegate-Attempt", strconv.Itoa(job.Attempt))
 	header.Set("Lanegate-Class", job.Class)
-	token, heartbeat := "", ""
+	token, heartbeat, url := "", "", ""
 	if job.Run.Detached() {
-		token, heartbeat = job.Token, strconv.FormatFloat(heartbeatOf(job.Run).Seconds(), 'f', -1, 64)
+		token, heartbeat, url = job.Token, heartbeatSeconds(job.Run), attemptURL(h.opts.PublicURL, job)
 	}
 	for name, value := range map[string]string{
 		"Lanegate-Logical-Date": job.LogicalDate, "Lanegate-Verification": job.Verification,
-		"Lanegate-Token": token, "Lanegate-Heartbeat-Seconds": heartbeat,
+		"Lanegate-Token": token, "Lanegate-Heartbeat-Seconds": heartbeat, "Lanegate-Attempt-Url": url,
 	} {
 		header.Del(name)
 		if value != "" {

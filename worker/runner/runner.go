@@ -1,5 +1,6 @@
 // Package runner runs one attempt of a job and says how it ended: as a command
-// under a guard process (Exec) or as a request to a URL (HTTP).
+// under a guard process (Exec), as a request to a URL (HTTP) or as a message to a
+// queue (SQS).
 //
 // It knows no database, no lane and no admission. What may start, who holds the
 // lease and where an outcome is written belong to the packages above.

@@ -1,0 +1,27 @@
+-- Messages of other people's queues: those that jobs came in with, so that a job
+-- can go back as what it came as, and jobs that are on their way out.
+
+-- +goose Up
+CREATE TABLE job_messages (
+    job_id     text PRIMARY KEY NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    queue      text NOT NULL, -- name of the intake
+    message_id text NOT NULL,
+    group_id   text NOT NULL DEFAULT '',
+    attributes text, -- NULL: none
+    body       blob, -- NULL: the job's payload
+    CONSTRAINT job_messages_attributes_check CHECK (attributes IS NULL OR json_valid(attributes))
+) STRICT;
+
+-- A queued job with a row here can't start: its message may be in the queue named
+-- by target. Its ready_at is put off for ever meanwhile, and kept here.
+CREATE TABLE job_handovers (
+    job_id   text PRIMARY KEY NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    target   text NOT NULL,
+    ready_at text NOT NULL,
+    taken_at text NOT NULL
+) STRICT;
+CREATE INDEX job_handovers_target_idx ON job_handovers (target, job_id);
+
+-- +goose Down
+DROP TABLE job_handovers;
+DROP TABLE job_messages;
