@@ -112,6 +112,10 @@ type Job struct {
 	Route        *Route // of the running or last attempt
 }
 
+// HandedOver says whether a queued job is being sent elsewhere and so can't start:
+// it is put off to a time that never comes, see service.HandOver.
+func (j Job) HandedOver() bool { return j.State == StateQueued && j.ReadyAt.Year() >= 9999 }
+
 // Route is the lane a job's attempt was put in and, when that is not the lane
 // of its class, why.
 type Route struct {

@@ -102,6 +102,9 @@ func (a *API) routes() []route {
 		{"POST", "/jobs/{id}/cancel", RoleOperate, a.cancelJob},
 		{"POST", "/jobs/{id}/retry", RoleOperate, a.unlessDraining(a.retryJob)},
 		{"POST", "/jobs/{id}/run-next", RoleOperate, a.unlessDraining(a.runNext)},
+		{"POST", "/jobs/hand-over", RoleAdmin, a.handOver},
+		{"POST", "/jobs/hand-over/confirm", RoleAdmin, a.confirmHandOver},
+		{"POST", "/jobs/hand-over/undo", RoleAdmin, a.undoHandOver},
 
 		{"POST", "/grants", RoleAgent, a.unlessDraining(a.grants)},
 		{"POST", "/grants/heartbeat", RoleAgent, a.beatGrants},

@@ -195,7 +195,7 @@ func (c caller) mayCall(rt route, r *http.Request) error {
 		return c.mayUse(chi.URLParam(r, "id"))
 	}
 	shared := strings.HasPrefix(rt.pattern, "/lanes") || strings.HasPrefix(rt.pattern, "/resources")
-	whole := rt.pattern == "/metrics" || rt.pattern == "/advice" || rt.pattern == "/run-log" || rt.pattern == "/freshness"
+	whole := strings.HasPrefix(rt.pattern, "/jobs/hand-over") || rt.pattern == "/metrics" || rt.pattern == "/advice" || rt.pattern == "/run-log" || rt.pattern == "/freshness"
 	if whole || (shared && rt.method != http.MethodGet) {
 		return errForbidden.With("token %q is restricted to some job classes; this call is about the whole gateway.", c.Name)
 	}

@@ -169,7 +169,7 @@ func TestClassFaultsAreNamedTogether(t *testing.T) {
 		`{"run":{"kind":"http","url":"file:///etc/passwd"}}`:                                         "/run/url",
 		`{"run":{"kind":"http","url":"http://u:p@h/"}}`:                                              "/run/url",
 		`{"run":{"kind":"http","url":"http://h/","headers":{"X":"a\r\nY: b"}}}`:                      "/run/headers",
-		`{"run":{"kind":"sqs","queue":"q"}}`:                                                         "/run",
+		`{"run":{"kind":"sqs","queue":"not a queue"}}`:                                               "/run/queue",
 		`{"run":{"kind":"http","url":"http://h/","heartbeat":"9s"}}`:                                 "/run/heartbeat",
 		`{"run":{"kind":"exec","command":"true"},"description":"` + strings.Repeat("x", 2001) + `"}`: "/description",
 	} {

@@ -158,7 +158,7 @@ func (a *App) buildService(cfg Config) {
 	a.metrics = service.NewMetrics()
 	a.svc = service.New(service.Options{
 		Store: a.store, Doorbell: a.bell, Commands: a.runners.catalogue, Log: a.log, Metrics: a.metrics,
-		ConfigFile: cfg.File, DefaultTarget: cfg.DefaultTarget,
+		ConfigFile: cfg.File, DefaultTarget: cfg.DefaultTarget, Intakes: cfg.intakeQueues(),
 		MaxPayload: cfg.Limits.Payload, MaxDepth: cfg.Limits.Depth,
 		KeepJobs: cfg.Retention.Jobs, KeepRunLog: cfg.Retention.RunLog, Lease: cfg.Lease,
 	})

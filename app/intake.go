@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lanegate/lanegate"
@@ -165,7 +164,7 @@ func (h *health) intakePart() api.Part {
 func (c *Config) intakeQueues() []string {
 	var all []string
 	for _, i := range c.Intake {
-		all = append(all, strings.TrimRight(i.Queue, "/"))
+		all = append(all, i.Queue)
 	}
 	return all
 }

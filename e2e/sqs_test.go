@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -309,5 +311,101 @@ intake:
 	w.must("GET", "/jobs/"+w.jobsOf("other")[0].ID, "", &client)
 	if client.Client != "intake:mixed" {
 		t.Errorf("submitted by %q", client.Client)
+	}
+}
+
+// drain runs lanegate drain as a person would and returns what it printed.
+func (w *sqsWorld) drain(args ...string) (string, error) {
+	w.t.Helper()
+	cmd := exec.CommandContext(w.t.Context(), binary, append([]string{"drain", "--url", w.url(""), "--endpoint", w.proxy.URL, "--allow-http", "--retry-for", "3s"}, args...)...)
+	cmd.Env, cmd.Dir = os.Environ(), w.dir
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// The way out is as easy as the way in: queued jobs go back as the messages they
+// came in with, also when the drain is killed after it has sent some, and come in
+// again as one job each.
+func TestSQSDrain(t *testing.T) {
+	t.Parallel()
+	w := newSQSWorld(t)
+	in, out := w.queue("in", nil), w.queue("out", nil)
+	config := `commands:
+  any: {argv: [sh, $DIR/probe.sh], env: {EVENTS: $DIR/events, TAKES: "0.001"}}
+  slow: {argv: [sleep, "600"]}
+classes:
+  order: {run: {kind: exec, command: any}, paused: true}
+  report: {run: {kind: exec, command: any}, paused: true}
+  slow: {run: {kind: exec, command: slow}}
+`
+	w.config(config + "intake:\n  - {queue: in, class: order}\n")
+	g := w.start()
+	w.send(in, `{"no":  1}`, map[string]string{"team": "pos"})
+	w.eventually(20*time.Second, "it is a job", func() bool { return len(w.jobsOf("order")) == 1 })
+	report := w.submit("report", `, "payload": {"n":  1e400}, "logical_date": "2026-11-29", "idempotency_key": "nightly"`)
+	slow := w.submit("slow", "")
+	w.eventually(10*time.Second, "a job runs", func() bool { return w.job(slow.ID).State == "running" })
+
+	if text, err := w.drain("--to-sqs", in); err == nil || !strings.Contains(text, "Take the queue out of intake") {
+		t.Errorf("a drain into an intake: %v\n%s", err, text)
+	}
+	if text, err := w.drain("--to-sqs", out, "--dry-run"); err != nil || !strings.Contains(text, "2 jobs would be sent") {
+		t.Errorf("a dry run: %v\n%s", err, text)
+	}
+	// Both were sent, and the answers got lost: killed there, nothing is confirmed.
+	w.proxy.Inject(sqstest.Fault{Action: "SendMessage", Drop: true})
+	if text, err := w.drain("--to-sqs", out); err == nil || !strings.Contains(text, "2 taken and not confirmed") {
+		t.Errorf("a drain without answers: %v\n%s", err, text)
+	}
+	w.proxy.Clear()
+	if j := w.job(report.ID); j.State != "queued" || len(j.WaitingOn) != 1 || j.WaitingOn[0].Reason != "handed_over" {
+		t.Errorf("a job that was taken: %+v", j)
+	}
+	g.kill()
+	g = w.start()
+	text, err := w.drain("--to-sqs", out)
+	if err != nil || !strings.Contains(text, "2 jobs sent") || !strings.Contains(text, "1 running, left alone") {
+		t.Errorf("the drain: %v\n%s", err, text)
+	}
+	if j := w.job(report.ID); j.State != "cancelled" || !strings.HasPrefix(j.Reason, "sent to "+out) {
+		t.Errorf("a job that was sent: %+v", j)
+	}
+	if n := w.held(out); n < 4 {
+		t.Errorf("%d messages, want both of the first drain and both of the second", n)
+	}
+
+	// Both messages, doubled, come in again as one job each.
+	w.must("POST", "/jobs/"+slow.ID+"/cancel", "", nil)
+	w.final(slow.ID, 10*time.Second)
+	if err := g.term(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	orders := w.queue("orders", nil) // where the bodies are payloads
+	var messages []*types.Message
+	for m := w.receive(out); m != nil; m = w.receive(out) {
+		messages = append(messages, m)
+	}
+	for _, m := range messages {
+		to, key := out, attribute(m, "Lanegate-Idempotency-Key")
+		if *m.Body == `{"no":  1}` {
+			to = orders
+			if attribute(m, "team") != "pos" {
+				t.Errorf("its attributes are gone: %v", m.MessageAttributes)
+			}
+		}
+		w.send(to, *m.Body, map[string]string{"Lanegate-Idempotency-Key": key})
+	}
+	w.conf = "second.yaml"
+	w.config(strings.ReplaceAll(config, ", paused: true", "") + "intake:\n  - {queue: out, as: submission}\n  - {queue: orders, class: order}\n")
+	w.start()
+	w.eventually(20*time.Second, "all are taken in", func() bool { return w.held(out) == 0 && w.held(orders) == 0 })
+	for class, payload := range map[string]string{"order": `{"no":  1}`, "report": `{"n":  1e400}`} {
+		list := w.jobsOf(class)
+		if len(list) != 2 {
+			t.Fatalf("%s: %d jobs, want the one that left and the one that came back", class, len(list))
+		}
+		if got := w.final(list[1].ID, 20*time.Second); got.State != "succeeded" || string(got.Payload) != payload {
+			t.Errorf("%s that came back: %+v", class, got)
+		}
 	}
 }

@@ -32,9 +32,13 @@ type Waiting struct {
 	Expected runlog.Foretold
 }
 
+// WaitHandedOver is the reason of a job that is being sent to somebody's queue, and
+// stays in line until that is confirmed or given up; see HandOver.
+const WaitHandedOver = "handed_over"
+
 // WaitingOn is one reason for a wait.
 type WaitingOn struct {
-	Reason string     // e.g. "lane_full", "resource:db", "not_due"
+	Reason string     // e.g. "lane_full", "resource:db", "not_due", WaitHandedOver
 	Jobs   []string   // that hold what the job needs
 	Until  *time.Time // for not_due
 }
@@ -263,6 +267,8 @@ func (ex *explainer) explain(ctx context.Context, jobs []lanegate.Job) ([]*Waiti
 func (ex *explainer) reasons(job lanegate.Job) *Waiting {
 	w := &Waiting{Route: ex.routes[job.Class]}
 	switch head := ex.heads[job.Class]; {
+	case job.HandedOver():
+		w.On = append(w.On, WaitingOn{Reason: WaitHandedOver})
 	case job.ReadyAt.After(ex.in.Now):
 		until := job.ReadyAt
 		w.On = append(w.On, WaitingOn{Reason: string(admission.NotDue), Until: &until})

@@ -18,6 +18,7 @@ import (
 type Store interface {
 	SubmitStore
 	JobStore
+	HandOverStore
 	AdmissionStore
 	WorkerStore
 	ConfigStore

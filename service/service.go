@@ -34,6 +34,9 @@ type Options struct {
 	// DefaultTarget, when not nil, is what a class gets that was never registered:
 	// its first submission creates it from this spec.
 	DefaultTarget *lanegate.ClassSpec
+	// Intakes are the queues, by name or URL, whose messages this process makes jobs
+	// of: none is handed over to them.
+	Intakes []string
 	// MaxPayload bounds one payload in bytes (default 1 MiB), MaxDepth its nesting (default 512).
 	MaxPayload int
 	MaxDepth   int

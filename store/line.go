@@ -14,9 +14,9 @@ import (
 const sqlListNotDue = `
 SELECT id, class, first_at, place_at, place_id, ready_at
   FROM jobs {{use jobs_ready_idx}}
- WHERE state = 'queued' AND NOT due
+ WHERE state = 'queued' AND NOT due AND ready_at < $1
  ORDER BY ready_at, place_at, place_id
- LIMIT $1`
+ LIMIT $2`
 
 // Line implements service.Store.
 func (s *Store) Line(ctx context.Context, perClass, notDue int) (service.Line, error) {
@@ -66,7 +66,7 @@ func (t *tx) addNotDue(line *service.Line, limit int) error {
 		headRow
 		ReadyAt dbTime `db:"ready_at"`
 	}
-	if err := t.all(&rows, sqlListNotDue, limit+1); err != nil {
+	if err := t.all(&rows, sqlListNotDue, never, limit+1); err != nil {
 		return fmt.Errorf("list the jobs that wait for their time: %w", err)
 	}
 	if len(rows) > limit {

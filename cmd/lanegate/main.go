@@ -1,5 +1,5 @@
 // Command lanegate is the gateway and its tools: serve (the default), submit, agent, run,
-// verify, verifications, promote, demote, classes, lanes, jobs, phrases, advise, import,
+// verify, verifications, promote, demote, classes, lanes, jobs, phrases, advise, import, drain,
 // try-command, health, queues, token, migrate and version. See lanegate --help.
 package main
 
@@ -86,6 +86,7 @@ type cli struct {
 	Phrases       phrasesCmd       `cmd:"" help:"Try phrases of trouble over what a class printed before."`
 	Advise        adviseCmd        `cmd:"" help:"Read run logs and say whether lanes would help, and whom."`
 	Import        importCmd        `cmd:"" help:"Load older run logs into a gateway's, for its advice."`
+	Drain         drainCmd         `cmd:"" help:"Send queued jobs to an SQS queue, as the messages they came in with."`
 	Health        healthCmd        `cmd:"" help:"Ask a running gateway how it is; exit 0 when well, 1 when not (for HEALTHCHECK)."`
 	Token         tokenCmd         `cmd:"" help:"Make tokens for clients."`
 	Queues        queuesCmd        `cmd:"" help:"Make or check the SQS queues of the lanes."`

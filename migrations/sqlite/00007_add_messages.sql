@@ -13,10 +13,11 @@ CREATE TABLE job_messages (
 ) STRICT;
 
 -- A queued job with a row here can't start: its message may be in the queue named
--- by target. Its ready_at is put off for ever meanwhile, and kept here.
+-- by target. Its ready_at is put off for ever meanwhile; the real one is here.
 CREATE TABLE job_handovers (
     job_id   text PRIMARY KEY NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
     target   text NOT NULL,
+    reason   text NOT NULL, -- the job's own, too
     ready_at text NOT NULL,
     taken_at text NOT NULL
 ) STRICT;

@@ -31,6 +31,7 @@ func Run(t *testing.T, open func(t *testing.T) service.Store) {
 		{"Workers", workerCases},
 		{"Detached", detachedCases},
 		{"Agents", agentCases},
+		{"HandOver", handOverCases},
 		{"Jobs", jobCases},
 		{"Config", configCases},
 		{"Logs", logCases},
