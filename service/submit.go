@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -228,17 +229,29 @@ func (s *Service) accepted(ctx context.Context, all ...Submitted) {
 // laneOf names the lane to ring for a class; serial when the class can't be read,
 // which costs latency only.
 func (s *Service) laneOf(ctx context.Context, class string) string {
+	return s.lanesOf(ctx, []string{class})[0]
+}
+
+// lanesOf names the lanes where jobs of the classes would run now, each once; one at
+// least. It reads the configuration once, however many there are.
+func (s *Service) lanesOf(ctx context.Context, classes []string) []string {
 	cfg, err := s.store.Config(ctx)
 	if err != nil {
-		return lanegate.LaneSerial
+		return []string{lanegate.LaneSerial}
 	}
+	var lanes []string
 	for _, c := range cfg.Classes {
-		if c.ID == class {
-			route, _ := admission.RouteOf(c, cfg.Lanes)
-			return route.Lane
+		if !slices.Contains(classes, c.ID) {
+			continue
+		}
+		if route, _ := admission.RouteOf(c, cfg.Lanes); !slices.Contains(lanes, route.Lane) {
+			lanes = append(lanes, route.Lane)
 		}
 	}
-	return lanegate.LaneSerial
+	if lanes == nil {
+		return []string{lanegate.LaneSerial}
+	}
+	return lanes
 }
 
 func (s *Service) createDefaults(ctx context.Context, jobs []NewJob) error {

@@ -106,6 +106,10 @@ func writeElement(b *strings.Builder, v any) error {
 		}
 		b.WriteByte('"')
 	case []byte:
+		if v == nil {
+			b.WriteString("NULL")
+			return nil
+		}
 		b.WriteString(`"\\x`)
 		b.WriteString(hex.EncodeToString(v))
 		b.WriteByte('"')

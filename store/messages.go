@@ -26,18 +26,22 @@ type messageRow struct {
 	Body       []byte                                       `db:"body"`
 }
 
-// insertOrigin keeps the message beside its job; a body that is the payload is not
-// kept twice.
+// insertOrigin keeps the message beside its job.
 func (t *tx) insertOrigin(job string, o service.Origin, payload []byte) error {
+	if err := t.one(sqlInsertMessage, nil, originArgs(job, o, payload)...); err != nil {
+		return fmt.Errorf("insert the message of job %s: %w", job, err)
+	}
+	return nil
+}
+
+// originArgs are the arguments of sqlInsertMessage; a body that is the payload is
+// not kept twice.
+func originArgs(job string, o service.Origin, payload []byte) []any {
 	var body []byte
 	if o.Message.Body != string(payload) {
 		body = []byte(o.Message.Body)
 	}
-	err := t.one(sqlInsertMessage, nil, job, text(o.Queue), o.Message.ID, text(o.Message.Group), dbJSON[map[string]lanegate.MessageAttribute]{o.Message.Attributes}, body)
-	if err != nil {
-		return fmt.Errorf("insert the message of job %s: %w", job, err)
-	}
-	return nil
+	return []any{job, text(o.Queue), o.Message.ID, text(o.Message.Group), dbJSON[map[string]lanegate.MessageAttribute]{o.Message.Attributes}, body}
 }
 
 // origin is the message that a job came in with, nil when it came in none.

@@ -18,7 +18,7 @@ func (d *dialect) hotStatements() []string {
 		sqlBeatWorker, sqlListHeld,
 	}
 	for _, b := range []bulkSQL{bulkKnownKeys, bulkEndAttempt, bulkUpdateJob, bulkSaveResult, bulkInsertOutput, bulkInsertRun,
-		bulkNoteSuccess, bulkStartJob, bulkGetPayload, bulkInsertAttempt} {
+		bulkNoteSuccess, bulkInsertMessage, bulkStartJob, bulkGetPayload, bulkInsertAttempt} {
 		hot = append(hot, b.one)
 		if d.bulk {
 			hot = append(hot, b.many)

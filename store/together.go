@@ -186,10 +186,30 @@ func (t *tx) insertJobs(subs []*submission) error {
 	if err != nil {
 		return fmt.Errorf("insert jobs: %w", err)
 	}
+	return t.insertOrigins(subs)
+}
+
+// insertOrigins keeps the messages that jobs came in with, for those that came in one.
+func (t *tx) insertOrigins(subs []*submission) error {
+	var rows [][]any
+	for _, sub := range subs {
+		if sub.Origin != nil {
+			rows = append(rows, originArgs(sub.ID, *sub.Origin, sub.Payload))
+		}
+	}
+	if err := t.each(bulkInsertMessage, rows); err != nil {
+		return fmt.Errorf("insert messages: %w", err)
+	}
 	return nil
 }
 
 var (
+	bulkInsertMessage = bulkSQL{
+		one: sqlInsertMessage,
+		many: `
+INSERT INTO job_messages (job_id, queue, message_id, group_id, attributes, body)
+SELECT * FROM {{rows text text text text json bytea}}`,
+	}
 	// Attempts of verification runs leave more behind, and are ended one by one.
 	bulkEndAttempt = bulkSQL{
 		one: `
