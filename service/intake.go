@@ -139,11 +139,7 @@ func (in Intake) read(m Arrival) (Submission, error) {
 		// A message that comes again is no wish of anybody's to run its job again.
 		sub.RetryFailed = sub.RetryFailed && m.Receives <= 1
 	case in.Text:
-		text, err := json.Marshal(m.Body)
-		if err != nil {
-			return sub, unreadable("the body can't be written as a JSON string: %v", err)
-		}
-		sub.Payload = text
+		sub.Payload = quoted(m.Body)
 	case !json.Valid(sub.Payload):
 		return sub, unreadable("the body is not JSON; where the queue's messages are plain texts, set body: text in its intake")
 	}
@@ -158,6 +154,15 @@ func (in Intake) read(m Arrival) (Submission, error) {
 	}
 	sub.Origin = &Origin{Queue: in.Name, Message: m.Message}
 	return sub, nil
+}
+
+// quoted is a text as a JSON string, with nothing escaped that need not be.
+func quoted(text string) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(text) // a string into memory
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
 // of is the message's key. A message without the one that was named is refused: a
