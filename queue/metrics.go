@@ -8,7 +8,7 @@ type metrics struct {
 	sent, refused, dropped               *prometheus.CounterVec // lane
 	received, deleted, released, unknown *prometheus.CounterVec // lane
 	swept                                *prometheus.CounterVec // lane
-	up                                   *prometheus.GaugeVec   // lane
+	up, unheard                          *prometheus.GaugeVec   // lane
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -31,11 +31,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lanegate_doorbell_queue_up", Help: "1 while the lane's queue can be used, 0 while it is missing, refused or not known yet.",
 		}, []string{"lane"}),
+		unheard: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "lanegate_doorbell_unheard_seconds", Help: "How long nothing has come from the queue of a lane in which nothing runs although jobs wait that were rung; 0 where none do.",
+		}, []string{"lane"}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.calls, m.sent, m.refused, m.dropped, m.received, m.deleted, m.released, m.unknown, m.swept, m.up} {
+	for _, c := range []prometheus.Collector{m.calls, m.sent, m.refused, m.dropped, m.received, m.deleted, m.released, m.unknown, m.swept, m.up, m.unheard} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -49,6 +52,7 @@ func (m *metrics) lane(name string) {
 		c.WithLabelValues(name)
 	}
 	m.up.WithLabelValues(name)
+	m.unheard.WithLabelValues(name)
 }
 
 // forget removes a lane's series.
@@ -57,4 +61,5 @@ func (m *metrics) forget(name string) {
 		c.DeleteLabelValues(name)
 	}
 	m.up.DeleteLabelValues(name)
+	m.unheard.DeleteLabelValues(name)
 }

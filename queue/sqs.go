@@ -48,6 +48,9 @@ type SQSOptions struct {
 	Poll time.Duration
 	// Sweep is how often idle lanes are looked at for jobs whose bells got lost. Default 1m.
 	Sweep time.Duration
+	// Unheard is how long nothing may come from the queue of an idle lane whose jobs
+	// were rung, before that is told. Default 5m.
+	Unheard time.Duration
 	// Hold is how long a ring waits for others, and for a worker of this process
 	// that makes its message unnecessary. Default 50ms.
 	Hold time.Duration
@@ -81,6 +84,7 @@ func (o *SQSOptions) setDefaults() error {
 	def(&o.UnknownVisibility, 30*time.Second)
 	def(&o.Poll, 30*time.Second)
 	def(&o.Sweep, time.Minute)
+	def(&o.Unheard, 5*time.Minute)
 	def(&o.Hold, 50*time.Millisecond)
 	def(&o.Space, time.Second)
 	o.Backoff.setDefaults()

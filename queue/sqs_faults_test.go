@@ -262,6 +262,54 @@ func TestSQSSweep(t *testing.T) {
 	})
 }
 
+// C76: SQS answers empty, without an error, although jobs wait and were rung.
+func TestSQSNothingReceived(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, sqstest.Shared(t))
+	b.proxy.Inject(sqstest.Fault{Action: "ReceiveMessage", Rewrite: func([]byte) []byte { return []byte("{}") }})
+	o := b.options()
+	o.Sweep, o.Unheard, o.Registerer = 50*time.Millisecond, 100*time.Millisecond, b.reg
+	b.bells.stale = []service.StaleLane{{Lane: "parallel", Queued: 2}}
+	b.open(o)
+	unheard := func(lane string) float64 {
+		return metric(t, b.reg, "lanegate_doorbell_unheard_seconds", map[string]string{"lane": lane})
+	}
+	eventually(t, "it is told", func() bool {
+		return unheard("parallel") > 0.1 && strings.Contains(b.log.String(), "nothing comes from its queue")
+	})
+	if unheard("serial") != 0 || strings.Count(b.log.String(), "nothing comes from its queue") != 1 {
+		t.Errorf("serial %v; log:\n%s", unheard("serial"), b.log.String())
+	}
+}
+
+// C09, C12: a bell whose deletion fails, for a job that is done, is deleted the next
+// time; one that has reached a dead-letter queue is nobody's job.
+func TestSQSBellsOfFinishedJobs(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, sqstest.Shared(t))
+	b.create("dead", nil)
+	b.create("long", map[string]string{
+		"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:` + sqstest.Region + `:000000000000:` + b.prefix + `dead","maxReceiveCount":"5"}`,
+	})
+	b.lanes = append(b.lanes, lanegate.Lane{Name: "long"})
+	job := b.bells.submit("long")
+	bell := `{"v":1,"lane":"long","job":"` + job + `"}`
+	b.put("dead", bell)
+	b.put("long", bell)
+	b.proxy.Inject(sqstest.Fault{Action: "DeleteMessageBatch", Status: 400, Code: "InternalFailure", Times: 3})
+	o := b.options()
+	o.Visibility, o.Registerer = 2*time.Second, b.reg
+	s, _ := b.open(o)
+	b.worker(s, nil)
+	eventually(t, "deleted the next time", func() bool { return b.bells.ran(job) == 1 && b.held("long") == 0 })
+	if n := metric(t, b.reg, "lanegate_doorbell_calls_total", map[string]string{"action": "DeleteMessageBatch", "outcome": "away"}); n != 3 {
+		t.Errorf("%v failed deletions are counted, want 3", n)
+	}
+	if n := b.bells.ran(job); n != 1 || b.held("dead") != 1 {
+		t.Errorf("%d runs, %d messages in the dead-letter queue; want 1 and the one that was there", n, b.held("dead"))
+	}
+}
+
 // SQS loses everything: what waits is rung again, nothing else is needed.
 func TestSQSLosesEverything(t *testing.T) {
 	t.Parallel()

@@ -47,11 +47,26 @@ type laneQueue struct {
 	missing  bool              // it was looked for and is not there; guarded by mu
 	worked   bool              // a message went through since it was found; guarded by mu
 	problems map[string]string // by what fails; guarded by mu
+	heard    time.Time         // of the last message, or when the queue became ours; guarded by mu
 	noSend   time.Time         // sends are refused: not tried before; guarded by mu
 }
 
 func newLaneQueue(l lanegate.Lane, prefix string) *laneQueue {
-	return &laneQueue{lane: l.Name, name: NameFor(l, prefix), lost: make(chan struct{}, 1), problems: map[string]string{}}
+	return &laneQueue{lane: l.Name, name: NameFor(l, prefix), lost: make(chan struct{}, 1), problems: map[string]string{}, heard: time.Now()}
+}
+
+// hears notes that messages came.
+func (q *laneQueue) hears() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.heard = time.Now()
+}
+
+// unheard is for how long none has come.
+func (q *laneQueue) unheard() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return time.Since(q.heard)
 }
 
 // address is the queue's URL, "" while it isn't known; missing says that it was

@@ -49,6 +49,7 @@ func (s *SQS) receiveLoop(ctx context.Context, q *laneQueue) {
 		again.reset()
 		switch {
 		case len(messages) > 0:
+			q.hears()
 			early.reset()
 			done = append(done, s.take(ctx, q, url, messages)...)
 		case time.Since(start) >= s.o.Wait/2:

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/lanegate/lanegate/service"
 )
 
 // sweepLoop looks now and then for lanes in which nothing runs although jobs wait
@@ -32,6 +35,7 @@ func (s *SQS) sweep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list idle lanes: %w", err)
 	}
+	s.listen(ctx, stale)
 	for _, l := range stale {
 		q := s.queue(l.Lane)
 		if q == nil {
@@ -52,6 +56,28 @@ func (s *SQS) sweep(ctx context.Context) error {
 		s.ringLane(ctx, q)
 	}
 	return nil
+}
+
+// listen tells of lanes whose jobs wait and were rung while nothing comes from their
+// queue. SQS answers so, without an error, where 120,000 messages are in flight.
+func (s *SQS) listen(ctx context.Context, stale []service.StaleLane) {
+	waiting := map[string]int{}
+	for _, l := range stale {
+		waiting[l.Lane] = l.Queued
+	}
+	for _, q := range s.allQueues() {
+		n, silent := waiting[q.lane], q.unheard()
+		if n == 0 || !s.serves(q.lane) {
+			s.m.unheard.WithLabelValues(q.lane).Set(0)
+			s.faults.works(ctx, "unheard "+q.lane, "no jobs wait unheard any more", slog.String("lane", q.lane))
+			continue
+		}
+		s.m.unheard.WithLabelValues(q.lane).Set(silent.Seconds())
+		if silent >= s.o.Unheard {
+			s.faults.failed(ctx, "unheard "+q.lane, "jobs wait in an idle lane, and nothing comes from its queue",
+				slog.String("lane", q.lane), slog.String("queue", q.name), slog.Int("waiting", n), slog.String("for", silent.Round(time.Second).String()))
+		}
+	}
 }
 
 // depth is how many messages wait in the queue to be received, about.
