@@ -36,6 +36,23 @@ func TestInvariantWaitExplainsItself(t *testing.T) {
 			waits:  []string{"a-1: no_worker:serial"},
 		},
 		{
+			name: "a message is sent only by who can reach SQS",
+			in:   newInput(classes(newClass("a", "serial", none)), due("a", 1)),
+			edit: func(in *Input) {
+				in.Classes[0].Run = lanegate.Run{Kind: lanegate.RunSQS, Queue: "q"}
+			},
+			waits: []string{"a-1: no_worker:sqs"},
+		},
+		{
+			name: "a message is sent by whoever can reach SQS",
+			in:   newInput(classes(newClass("a", "serial", none)), due("a", 1)),
+			edit: func(in *Input) {
+				in.Classes[0].Run = lanegate.Run{Kind: lanegate.RunSQS, Queue: "q"}
+				in.Workers[0].Commands = map[string]string{SQSTargets: ""}
+			},
+			starts: []string{"a-1>serial"},
+		},
+		{
 			name:  "a command with another definition is another command",
 			in:    newInput(classes(newExec("a", "serial", none)), due("a", 1)),
 			edit:  func(in *Input) { in.Workers[0].Commands = map[string]string{"a": "v2"} },

@@ -292,6 +292,10 @@ func servesLane(w Worker, lane string) bool {
 }
 
 func hasCommand(w Worker, c lanegate.Class) bool {
+	if c.Run.Kind == lanegate.RunSQS {
+		_, reaches := w.Commands["sqs:"]
+		return reaches
+	}
 	if c.Run.Kind != lanegate.RunExec && c.Run.Kind != lanegate.RunAgent {
 		return true
 	}

@@ -215,6 +215,31 @@ func TestLoadFaults(t *testing.T) {
 		{"loopback only without tokens", "", map[string]string{"LANEGATE_LISTEN": "0.0.0.0:8080"}, nil, []string{`LANEGATE_LISTEN: 0.0.0.0:8080 can be reached from other machines, and there are no tokens`}},
 		{"the sum of the stop's limits", "stop_within: 30s\n", nil, nil, []string{`lanegate.yaml:1: stop_within: 30s is less than a stop may take: 6s for requests + drain 30s (from default)`}},
 		{"a drain without limit under a limit", "stop_within: 30s\n", nil, map[string]string{"drain": "wait"}, []string{`lanegate.yaml:1: stop_within: is set, but drain (from --drain) is "wait"`}},
+		{"intake", `intake:
+  - {queue: a, class: c}
+  - {queue: "https://sqs.x/1/a", as: submission}
+  - {queue: a.b, class: c}
+  - {queue: d}
+  - {queue: e, class: c, as: submission}
+  - {queue: f, as: jobs}
+  - {queue: g, as: submission, body: text, key: run}
+  - {queue: h, class: c, classes: [c], body: xml}
+  - {queue: i, as: submission, classes: []}
+  - {class: c}
+`, nil, nil, []string{
+			`lanegate.yaml:3: intake[1]: is called a, as intake[0] is already`,
+			`lanegate.yaml:4: intake[2].queue: must be the name of a queue`,
+			`lanegate.yaml:5: intake[3]: needs either as: submission`,
+			`lanegate.yaml:6: intake[4]: needs either as: submission`,
+			`lanegate.yaml:7: intake[5].as: must be "submission", not "jobs"`,
+			`lanegate.yaml:8: intake[6].body: is for class`,
+			`lanegate.yaml:8: intake[6].key: "run" says of no place where a key could be`,
+			`lanegate.yaml:9: intake[7].classes: is for as: submission`,
+			`lanegate.yaml:9: intake[7].body: must be "json" or "text", not "xml"`,
+			`lanegate.yaml:10: intake[8].classes: is empty`,
+			`lanegate.yaml:11: intake[9].queue: is required`,
+		}},
+		{"public URL", "public_url: gateway.example.com\n", nil, nil, []string{`lanegate.yaml:1: public_url: "gateway.example.com" is not the address of a gateway`}},
 		{"addresses", "listen: http://localhost:8080\ntrusted_proxies: [10.0.0.0/8, all]\n", nil, nil, []string{
 			`lanegate.yaml:1: listen: "http://localhost:8080" is not an address`,
 			`lanegate.yaml:2: trusted_proxies: "all" is not a network`,
