@@ -621,6 +621,9 @@ func (o *oracle) workerReasons(c lanegate.Class, lane string) []Reason {
 		if c.Run.Command != "" {
 			rs = append(rs, Reason{Code: "no_worker", Subject: c.Run.Command})
 		}
+		if c.Run.Kind == lanegate.RunSQS {
+			rs = append(rs, Reason{Code: "no_worker", Subject: "sqs"})
+		}
 	}
 	return rs
 }
