@@ -27,6 +27,7 @@ var cells = []cell{
 	{"snapshot", snapshot},
 	{"idle", idle},
 	{"counters", counters},
+	{"statements", statements},
 	{"reads", reads},
 	{"short-jobs", shortJobs},
 	{"guard", guard},

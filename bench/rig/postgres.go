@@ -30,8 +30,8 @@ type Postgres struct {
 
 // StartPostgres makes a cluster in a folder of its own and starts a server on it.
 // The programs are looked for in LANEGATE_TEST_PG_BIN, in PATH and below
-// /usr/lib/postgresql.
-func StartPostgres(ctx context.Context) (*Postgres, error) {
+// /usr/lib/postgresql. Settings are name=value.
+func StartPostgres(ctx context.Context, settings ...string) (*Postgres, error) {
 	bin, err := postgresPrograms()
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func StartPostgres(ctx context.Context) (*Postgres, error) {
 		return nil, err
 	}
 	s := &Postgres{dir: dir}
-	if err := s.start(ctx, bin); err != nil {
+	if err := s.start(ctx, bin, settings); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -65,7 +65,7 @@ func postgresPrograms() (string, error) {
 	return "", errors.New("no PostgreSQL server programs found: apt-get install -y postgresql, or set LANEGATE_TEST_PG_BIN to their folder")
 }
 
-func (s *Postgres) start(ctx context.Context, bin string) error {
+func (s *Postgres) start(ctx context.Context, bin string, settings []string) error {
 	cred, err := serverUser(s.dir)
 	if err != nil {
 		return err
@@ -79,6 +79,9 @@ func (s *Postgres) start(ctx context.Context, bin string) error {
 	// Beside where it listens only what a measurement needs is set: room for every
 	// contestant's connections.
 	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-k", s.dir, "-c", "listen_addresses=", "-c", "max_connections=200")
+	for _, setting := range settings {
+		cmd.Args = append(cmd.Args, "-c", setting)
+	}
 	cmd.Dir, cmd.SysProcAttr = s.dir, &syscall.SysProcAttr{Credential: cred}
 	if s.proc, err = Start(cmd); err != nil {
 		return err
