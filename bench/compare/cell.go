@@ -30,6 +30,7 @@ var cells = []cell{
 	{"statements", statements},
 	{"reads", reads},
 	{"short-jobs", shortJobs},
+	{"profiles", profiles},
 	{"guard", guard},
 	{"plan", plan},
 	{"advise", adviseCell},

@@ -45,23 +45,20 @@ func run(ctx context.Context, args []string) error {
 	var only, docs string
 	fs := flag.NewFlagSet("compare", flag.ContinueOnError)
 	fs.StringVar(&e.binary, "binary", "../bin/lanegate", "the lanegate to measure")
-	fs.StringVar(&e.out, "out", "../bin/bench", "folder for results.json and table.md")
+	fs.StringVar(&e.out, "out", "../bin/bench", "folder for results.json, table.md and what else is found")
 	fs.StringVar(&docs, "docs", "", "markdown file to put the tables into, between its marks")
 	fs.StringVar(&only, "cells", "", "names of cells to measure, separated by commas; all when left out, -cells help lists them")
 	fs.BoolVar(&e.quick, "quick", false, "small sizes, short spans, few rounds")
 	fs.BoolVar(&e.large, "large", false, "the backlogs of 5 million, too")
 	fs.IntVar(&e.rounds, "rounds", 0, "rounds of each cell; 0: its own number")
-	fs.DurationVar(&e.quiet, "quiet", 20*time.Second, "how long to wait for a quiet machine before a measurement, at most; 3s in a quick run unless given")
+	fs.DurationVar(&e.quiet, "quiet", 0, "how long to wait for a quiet machine before a measurement, at most; 0: 20s, in a quick run 3s")
+	render := fs.Bool("render", false, "measure nothing: write the tables again from the results.json of an earlier run")
 	soak := fs.Duration("soak", 0, "instead of the cells: run at half of the peak for this long and write soak.svg")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	if e.quick {
-		given := false
-		fs.Visit(func(f *flag.Flag) { given = given || f.Name == "quiet" })
-		if !given {
-			e.quiet = 3 * time.Second
-		}
+	if e.quiet == 0 {
+		e.quiet = pick(&e, 20*time.Second, 3*time.Second)
 	}
 	chosen, err := choose(only)
 	if err != nil {
@@ -70,30 +67,34 @@ func run(ctx context.Context, args []string) error {
 	if err := os.MkdirAll(e.out, 0o755); err != nil {
 		return err
 	}
+	if *render {
+		return e.render(docs)
+	}
 	if err := e.open(ctx); err != nil {
 		return errors.Join(err, e.close())
 	}
 	if *soak > 0 {
 		return errors.Join(e.soak(ctx, *soak), e.close())
 	}
+	return errors.Join(e.measure(ctx, chosen, docs), e.close())
+}
+
+// measure measures the cells one after the other and writes what there is after
+// each, so that a run that is cut short leaves it.
+func (e *env) measure(ctx context.Context, chosen []cell, docs string) error {
 	report := &rig.Report{Machine: e.machine(), Quick: e.quick}
 	for _, c := range chosen {
 		if ctx.Err() != nil {
 			break
 		}
 		began := time.Now()
-		cell := c.run(ctx, &e)
+		report.Cells = append(report.Cells, c.run(ctx, e))
 		log.Printf("%s: %v", c.name, time.Since(began).Round(time.Second))
-		report.Cells = append(report.Cells, cell)
-		// After each cell, so that a run that is cut short leaves what it has.
 		if err := e.write(report, docs); err != nil {
-			return errors.Join(err, e.close())
+			return err
 		}
 	}
-	if err := report.Markdown(os.Stdout); err != nil {
-		return errors.Join(err, e.close())
-	}
-	return errors.Join(ctx.Err(), failed(report), e.close())
+	return errors.Join(report.Markdown(os.Stdout), ctx.Err(), failed(report))
 }
 
 func failed(r *rig.Report) error {
@@ -164,6 +165,19 @@ func (e *env) write(r *rig.Report, docs string) error {
 		return fmt.Errorf("%s has not both marks, %s and %s", docs, docsBegin, docsEnd)
 	}
 	return os.WriteFile(docs, []byte(before+docsBegin+"\n\n"+md.String()+"\n"+docsEnd+after), 0o644)
+}
+
+// render writes the tables of an earlier run again.
+func (e *env) render(docs string) error {
+	text, err := os.ReadFile(filepath.Join(e.out, "results.json"))
+	if err != nil {
+		return err
+	}
+	var r rig.Report
+	if err := json.Unmarshal(text, &r); err != nil {
+		return fmt.Errorf("results.json: %w", err)
+	}
+	return e.write(&r, docs)
 }
 
 // servePeer is this program as one of the peers.

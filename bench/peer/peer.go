@@ -14,6 +14,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -109,6 +110,8 @@ func (s *server) routes() http.Handler {
 	r.Post("/bench/stop", s.stop)
 	r.Get("/bench/ran", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.ran.Load()) })
 	r.Get("/bench/done", s.done)
+	r.Get("/debug/pprof/profile", pprof.Profile)
+	r.Get("/debug/pprof/{name}", func(w http.ResponseWriter, r *http.Request) { pprof.Handler(chi.URLParam(r, "name")).ServeHTTP(w, r) })
 	r.Get("/bench/starts", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.starts.Take()) })
 	return r
 }
