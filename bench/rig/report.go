@@ -93,10 +93,11 @@ func (c *Cell) Judge(g Goal) (s Spread, met, ok bool) {
 			other = g.Figure
 		}
 		theirs := c.Samples[g.Than][other]
-		n := min(len(mine), len(theirs))
-		ratios := make([]float64, n)
-		for i := range n {
-			ratios[i] = mine[i] / theirs[i]
+		var ratios []float64
+		for i := range min(len(mine), len(theirs)) {
+			if theirs[i] != 0 { // nothing got through there: no ratio
+				ratios = append(ratios, mine[i]/theirs[i])
+			}
 		}
 		mine = ratios
 	}
