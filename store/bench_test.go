@@ -168,14 +168,14 @@ INSERT INTO jobs (id, class, client, state, submitted_at, ready_at, due, place_a
   WITH RECURSIVE n(i) AS (SELECT $1 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < $2)
 SELECT printf('00000000-0000-7000-8000-%012d', i), printf('class-%03d', i % $3), 'bench', 'queued', $4, $4, 1, $4, printf('%012d', i)
   FROM n`
-		part = 10_000 // in one transaction, which has a limit
+		part = 5000 // in one transaction, which has a limit
 	)
 	for from := 0; from < jobs; from += part {
 		err := s.inTx(tb.Context(), "fill", func(t *tx) error {
 			if _, err := t.exec(q, from, min(jobs, from+part), classes, at(t.at.Add(-time.Hour))); err != nil {
 				return err
 			}
-			_, err := t.exec("INSERT INTO job_payloads (job_id, payload) SELECT id, $1 FROM jobs WHERE place_id >= printf('%012d', $2)", []byte("1"), from)
+			_, err := t.exec("INSERT INTO job_payloads (job_id, payload) SELECT id, $1 FROM jobs WHERE id >= printf('00000000-0000-7000-8000-%012d', $2)", []byte("1"), from)
 			return err
 		})
 		if err != nil {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"strconv"
 	"time"
@@ -90,7 +89,7 @@ func openRiver[T any](ctx context.Context, cfg Config, driver riverdriver.Driver
 	return q, nil
 }
 
-func silent() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func silent() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // Add implements Queue.
 func (q *riverQueue[T]) Add(ctx context.Context, j Job) (string, error) {
