@@ -204,7 +204,7 @@ SELECT id, class, logical_date
 	sqlPGListReady = `
 SELECT ` + jobColumns + `
   FROM jobs
- WHERE id = ANY($1) AND state = 'queued' AND NOT due
+ WHERE id = ANY($1) AND coalesce(state, '') = 'queued' AND NOT due
  ORDER BY ready_at, place_at, place_id`
 )
 
@@ -241,7 +241,7 @@ func (t *tx) pgReady(max int) ([]jobRow, error) {
 const sqlPGLockGrants = `
 SELECT id
   FROM jobs
- WHERE id = ANY($1) AND state = 'queued' AND due
+ WHERE id = ANY($1) AND coalesce(state, '') = 'queued' AND due
  ORDER BY id
    FOR UPDATE`
 

@@ -113,9 +113,9 @@ func (o Options) session() map[string]string {
 		"tcp_keepalives_idle":     "5",
 		"tcp_keepalives_interval": "2",
 		"tcp_keepalives_count":    "3",
-		// Tables start empty and grow fast; a plan that was kept would be one for then.
-		"plan_cache_mode": "force_custom_plan",
-		"timezone":        "UTC",
+		"timezone":                "UTC",
+		// To compile one of these short statements takes longer than to run it.
+		"jit": "off",
 	}
 }
 
@@ -175,14 +175,23 @@ SELECT CAST(current_setting('server_version_num') AS int),
 // openPools opens the three pools and prepares the busy statements.
 func (s *Store) openPools(ctx context.Context, cfg pq.Config) error {
 	session := s.opts.session()
+	// What these pools do hangs on keys and on the narrow indexes of lines, whatever
+	// the tables hold: their plans are made once, for a database that may still be
+	// empty, so no table is read whole.
+	keyed := maps.Clone(session)
+	keyed["plan_cache_mode"], keyed["enable_seqscan"] = "force_generic_plan", "off"
+	// Lists are planned for what they ask, each time.
+	lists := maps.Clone(session)
+	lists["plan_cache_mode"] = "force_custom_plan"
 	rest := s.opts.MaxConns - beatConns
 	readers := max(1, rest/3)
 	s.idle = map[*sqlx.DB]int{}
 	for _, p := range []struct {
-		db    **sqlx.DB
-		conns int
-	}{{&s.beat, beatConns}, {&s.read, readers}, {&s.write, rest - readers}} {
-		c, err := connector(cfg, session, s.opts.TxTimeout+connSilence)
+		db      **sqlx.DB
+		conns   int
+		session map[string]string
+	}{{&s.beat, beatConns, keyed}, {&s.read, readers, lists}, {&s.write, rest - readers, keyed}} {
+		c, err := connector(cfg, p.session, s.opts.TxTimeout+connSilence)
 		if err != nil {
 			return err
 		}

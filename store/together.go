@@ -219,7 +219,7 @@ RETURNING ` + attemptColumns,
 		many: `
 UPDATE attempts SET outcome = w.o, ended_at = w.e, duration = w.d, estimated = false, error = w.x, exit_code = w.c, signal = w.s, status = w.h
   FROM {{rows text timestamptz bigint text bigint text bigint text bigint text}} AS w (o, e, d, x, c, s, h, j, n, t)
- WHERE job_id = w.j AND number = w.n AND token = w.t AND outcome IS NULL AND verification = ''
+ WHERE job_id = w.j AND number = w.n AND token = w.t AND coalesce(outcome, '') = '' AND verification = ''
 RETURNING ` + attemptColumns,
 	}
 	bulkUpdateJob = bulkSQL{
@@ -230,7 +230,7 @@ UPDATE jobs SET state = w.state, reason = w.reason, ready_at = w.ready, due = w.
        blocked_by = w.b, cancel_requested = w.c, finished_at = w.finished, ring_at = w.ring, rings = 0
   FROM {{rows text text timestamptz boolean timestamptz text timestamptz bigint bigint bigint bigint bigint text boolean timestamptz timestamptz text text bigint}}
     AS w (state, reason, ready, due, place, pid, first, f, x, l, d, i, b, c, finished, ring, j, was, n)
- WHERE id = w.j AND jobs.state = w.was AND attempts = w.n`,
+ WHERE id = w.j AND coalesce(jobs.state, '') = w.was AND attempts = w.n`,
 	}
 	bulkSaveResult = bulkSQL{
 		one: sqlSaveResult,
@@ -400,7 +400,7 @@ var (
 UPDATE jobs SET state = 'running', attempts = attempts + 1, started_at = w.s, reason = '',
        route_lane = w.l, route_reason = w.r, route_wanted = w.w
   FROM {{rows timestamptz text text text text}} AS w (s, l, r, w, j)
- WHERE id = w.j AND state = 'queued'
+ WHERE id = w.j AND coalesce(state, '') = 'queued'
 RETURNING ` + jobColumns,
 	}
 	bulkGetPayload = bulkSQL{

@@ -1,0 +1,76 @@
+//go:build linux
+
+package store
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// Plans of the busy statements are made once, when a database may be empty, and must
+// hang on keys and on the lines' indexes even then: one that reads all queued jobs
+// is quick at first and never again.
+func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
+	t.Parallel()
+	s := newPG(t, Options{})
+	for name, c := range map[string]struct {
+		sql, args, want string
+	}{
+		"known keys":   {bulkKnownKeys.many, "NULL, NULL", "idempotency_keys_pkey"},
+		"start":        {bulkStartJob.many, "NULL, NULL, NULL, NULL, NULL", "jobs_pkey"},
+		"payloads":     {bulkGetPayload.many, "NULL", "job_payloads_pkey"},
+		"lock granted": {sqlPGLockGrants, "NULL", "jobs_pkey"},
+		"lock jobs":    {sqlPGLockJobs, "NULL", "jobs_pkey"},
+		"end":          {bulkEndAttempt.many, strings.TrimSuffix(strings.Repeat("NULL, ", 10), ", "), "attempts_pkey"},
+		"settle":       {bulkUpdateJob.many, strings.TrimSuffix(strings.Repeat("NULL, ", 19), ", "), "jobs_pkey"},
+		"heads":        {s.d.heads, "NULL, NULL", "jobs_line_idx"},
+		"became due":   {sqlPGFindReady, "NULL, NULL", "jobs_ready_idx"},
+		"next ready":   {sqlNextReady, "", "jobs_ready_idx"},
+		"in flight":    {sqlListInFlight, "", "attempts_in_flight_idx"},
+		"due one":      {sqlFindDue, "NULL, NULL", "jobs_line_idx"},
+		"running one":  {sqlFindRunning, "NULL, NULL", "attempts_in_flight_idx"},
+		"due bells":    {sqlListDueBells, "NULL, NULL", "jobs_ring_idx"},
+		"lock one job": {sqlGetJobLocked, "NULL", "jobs_pkey"},
+		"end one":      {sqlEndAttempt, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "attempts_"},
+		"start one":    {sqlStartJob, "NULL, NULL, NULL, NULL, NULL", "jobs_"},
+		"held":         {sqlListHeld, "NULL", "Index Scan using attempts_"},
+	} {
+		plan := explainPrepared(t, s, s.d.sql(c.sql), c.args)
+		if !strings.Contains(plan, c.want) || strings.Contains(plan, "Seq Scan on jobs") || strings.Contains(plan, "Seq Scan on attempts") {
+			t.Errorf("%s: plan\n%s\nlacks %q or reads a whole table", name, plan, c.want)
+		}
+		if c.want == "jobs_pkey" && strings.Contains(plan, "jobs_state_idx") {
+			t.Errorf("%s: plan\n%s\nreads all jobs of a state", name, plan)
+		}
+		if strings.Contains(plan, "JIT") {
+			t.Errorf("%s: plan\n%s\nis compiled", name, plan)
+		}
+	}
+}
+
+// explainPrepared is the plan of a statement as the writing pool prepares it.
+func explainPrepared(t *testing.T, s *Store, text, args string) string {
+	t.Helper()
+	conn, err := s.write.Connx(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_, err := conn.ExecContext(t.Context(), "DEALLOCATE p")
+		if err := errors.Join(err, conn.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := conn.ExecContext(t.Context(), "PREPARE p AS "+text); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	if args != "" {
+		args = "(" + args + ")"
+	}
+	var lines []string
+	if err := conn.SelectContext(t.Context(), &lines, "EXPLAIN EXECUTE p"+args); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return strings.Join(lines, "\n")
+}
