@@ -265,7 +265,7 @@ func ended(done <-chan struct{}) bool {
 // allReady waits until every gateway is.
 func (m *mixed) allReady() {
 	m.t.Helper()
-	m.eventually(60*time.Second, "all gateways are ready", func() bool {
+	m.eventually(2*time.Minute, "all gateways are ready", func() bool {
 		m.keepUp()
 		for _, s := range m.slots {
 			if status, _, err := m.gateway(s.n).w.do("GET", "/readyz", ""); err != nil || status != http.StatusOK {

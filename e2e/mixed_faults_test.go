@@ -198,7 +198,7 @@ func (m *mixed) killGuards(r round) func() {
 	left := descendants(g.cmd.Process.Pid)
 	for _, pid := range childrenOf(g.cmd.Process.Pid) {
 		if syscall.Kill(pid, syscall.SIGKILL) == nil {
-			m.total["guards killed"]++
+			m.total["guards that were killed"]++
 		}
 	}
 	m.eventually(10*time.Second, "the gateway has ended what its killed guards left", func() bool {
@@ -218,7 +218,7 @@ func (m *mixed) freezeGuard(r round) func() {
 	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
 		return nil
 	}
-	m.total["guards frozen"]++
+	m.total["guards that were frozen"]++
 	return func() { _ = syscall.Kill(pid, syscall.SIGCONT) } // it may have ended
 }
 
@@ -250,7 +250,7 @@ func (m *mixed) deploy(r round) func() {
 	old := m.gateway(r.victim)
 	m.launchSlot(r.victim, r.launch)
 	next := m.gateway(r.victim)
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline) && !ended(next.done); {
+	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline) && !ended(next.done); {
 		if status, _, err := next.w.do("GET", "/livez", ""); err == nil && status == http.StatusOK {
 			break
 		}
@@ -299,7 +299,7 @@ func (m *mixed) killHere(round) func() {
 	m.load.mu.Lock()
 	defer m.load.mu.Unlock()
 	if p := m.load.here; p != nil && p.cmd.Process.Kill() == nil {
-		m.total["lanegate run killed"]++
+		m.total["lanegate runs that were killed"]++
 	}
 	return nil
 }

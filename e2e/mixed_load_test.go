@@ -34,8 +34,8 @@ var mixedClasses = []string{"s1", "p1", "p2", "s1", "p1", "far", "p1", "long", "
 // mixedClient gives up on a gateway that does not answer, as clients do.
 var mixedClient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: 5 * time.Second}}
 
-// mixedLine is how many jobs may be open before the load pauses.
-const mixedLine = 15
+// mixedLine is how many jobs of a class may wait before no more are posted.
+const mixedLine = 4
 
 func newMixedLoad(m *mixed) *mixedLoad {
 	l := &mixedLoad{m: m, stop: make(chan struct{})}
@@ -67,12 +67,13 @@ type posting struct{ key, body string }
 func (l *mixedLoad) post(client int) {
 	var posted []posting
 	for n := 0; l.pause(time.Duration(50+rand.IntN(200)) * time.Millisecond); n++ {
+		class := mixedClasses[(n*7+client)%len(mixedClasses)]
 		var open int
-		if l.m.db.QueryRow("SELECT count(*) FROM jobs WHERE state = 'queued'").Scan(&open) == nil && open > mixedLine {
+		if l.m.db.QueryRow("SELECT count(*) FROM jobs WHERE state = 'queued' AND class = $1", class).Scan(&open) == nil && open > mixedLine {
 			continue
 		}
 		p := posting{key: fmt.Sprintf("%d-%d-%d", client, time.Now().UnixNano(), n)}
-		p.body = fmt.Sprintf(`{"class": %q, "idempotency_key": %q}`, mixedClasses[(n*7+client)%len(mixedClasses)], p.key)
+		p.body = fmt.Sprintf(`{"class": %q, "idempotency_key": %q}`, class, p.key)
 		if len(posted) > 0 && n%10 == 9 { // as if its answer had been lost
 			p = posted[rand.IntN(len(posted))]
 		}

@@ -92,6 +92,7 @@ func TestChaosScenarios(t *testing.T) {
 			r.lasts = min(r.lasts, time.Second)
 		}
 		r.pause = r.lasts + 200*time.Millisecond
+		t.Logf("%s %v", time.Now().Format(time.TimeOnly), r)
 		s.do(r)
 		s.heal(s.all)
 		if long {
@@ -100,8 +101,8 @@ func TestChaosScenarios(t *testing.T) {
 		}
 	}
 	m.settle("all scenarios")
-	t.Log(m.total)
-	for _, what := range []string{"changes made", "guards killed", "stood still inside admission", "clocks moved"} {
+	t.Logf("%s %v", time.Now().Format(time.TimeOnly), m.total)
+	for _, what := range []string{"changes made", "guards that were killed", "stood still inside admission", "clocks moved"} {
 		if m.total[what] == 0 {
 			t.Errorf("%s: never", what)
 		}

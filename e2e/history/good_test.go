@@ -246,6 +246,7 @@ func (m *maker) end() {
 		m.pass()
 		a.Outcome, j.State = lanegate.Succeeded, lanegate.StateSucceeded
 	}
+	a.EndedAt = m.now
 	row := *a
 	m.log(Change{Attempt: &row})
 	m.logJob(j)

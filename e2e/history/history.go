@@ -45,8 +45,15 @@ type History struct {
 	// PastTheGate: the test promoted its classes without proofs, so that these are
 	// not asked for.
 	PastTheGate bool
-	// NoRecord: the commands keep no record, so that a success needs no marks.
-	NoRecord bool
+	// NoLog: the database kept no log of its changes. Limits and order within a class
+	// are not judged then; attempts began and ended when their rows say so.
+	NoLog bool
+	// MustSucceed: nothing but a death ends a job otherwise, so that attempts succeed
+	// or are cut off.
+	MustSucceed bool
+	// Whole are the kinds of marks that a success has once each; MarkStart and
+	// MarkEnd stand for none.
+	Whole []string
 }
 
 // Change is one row as it became. Exactly one of the pointers is set.
@@ -140,6 +147,7 @@ type Attempt struct {
 	Worker       string
 	Verification string
 	StartedAt    time.Time // when admission decided
+	EndedAt      time.Time // zero: it has no outcome
 	Outcome      lanegate.Outcome
 }
 
@@ -166,9 +174,13 @@ const (
 	MarkAlive = "alive" // in between, now and then
 	// MarkBeside: when it started, it found the process tree of Other alive.
 	MarkBeside = "beside"
+	// MarkOverlap: when it started, it found the lock taken that stands for serial,
+	// or for all slots that there are.
+	MarkOverlap = "overlap"
 )
 
-// Mark is one line that a run wrote about itself.
+// Mark is one line that a run wrote about itself. Other kinds than those above say
+// no more than that it lived.
 type Mark struct {
 	Ref
 	Kind  string
@@ -225,7 +237,11 @@ func (v Violation) String() string { return string(v.Rule) + ": " + v.Text }
 // Check returns every breach that it finds, none for a good history.
 func Check(h History) []Violation {
 	j := newJudge(h)
-	j.sweep()
+	if h.NoLog {
+		j.fromRows()
+	} else {
+		j.sweep()
+	}
 	j.rows()
 	j.record()
 	return j.found

@@ -18,6 +18,11 @@ func TestCheckIsSilentOnGoodHistories(t *testing.T) {
 		if found := Check(h); len(found) > 0 {
 			t.Fatalf("seed %d: %v", seed, found[0])
 		}
+		rows := h
+		rows.Changes, rows.RunLog, rows.NoLog, rows.MustSucceed = nil, nil, true, true
+		if found := Check(rows); len(found) > 0 {
+			t.Fatalf("seed %d, without a log: %v", seed, found[0])
+		}
 		for _, a := range h.Attempts {
 			starts++
 			if a.Outcome != lanegate.Succeeded {
@@ -281,6 +286,41 @@ var plants = []plant{
 		}
 		return true
 	}},
+	{"the lock of serial was taken", RuleSerial, func(rng *rand.Rand, h *History) bool {
+		m := h.Marks[rng.IntN(len(h.Marks))]
+		m.Kind = MarkOverlap
+		h.Marks = append(h.Marks, m)
+		return true
+	}},
+	{"a success lacks a line that it should have", RuleRecord, func(_ *rand.Rand, h *History) bool {
+		h.Whole = []string{MarkStart, "grandchild", MarkEnd}
+		return true
+	}},
+	{"a job that must succeed is cancelled", RuleState, func(rng *rand.Rand, h *History) bool {
+		h.MustSucceed = true
+		h.Jobs[rng.IntN(len(h.Jobs))].State = lanegate.StateCancelled
+		return true
+	}},
+	{"an attempt of a job that must succeed fails", RuleOutcome, func(rng *rand.Rand, h *History) bool {
+		h.MustSucceed = true
+		h.Attempts[rng.IntN(len(h.Attempts))].Outcome = lanegate.Failed
+		return true
+	}},
+	{"without a log, a run outlives its attempt", RuleInside, func(rng *rand.Rand, h *History) bool {
+		h.NoLog = true
+		a := h.Attempts[rng.IntN(len(h.Attempts))]
+		h.Marks = append(h.Marks, Mark{Ref: a.ref(), Kind: MarkAlive, At: a.EndedAt.Add(time.Second)})
+		return true
+	}},
+	{"without a log, two in serial", RuleSerial, func(rng *rand.Rand, h *History) bool {
+		h.NoLog = true
+		return overlapping(rng, h)
+	}},
+	{"without a log, an attempt has two rows", RuleOutcome, func(rng *rand.Rand, h *History) bool {
+		h.NoLog = true
+		h.Attempts = append(h.Attempts, h.Attempts[rng.IntN(len(h.Attempts))])
+		return true
+	}},
 	{"a run outlives its worker's lease", RuleCut, func(rng *rand.Rand, h *History) bool {
 		m := h.Marks[rng.IntN(len(h.Marks))]
 		worker := h.Attempts[slices.IndexFunc(h.Attempts, func(a Attempt) bool { return a.ref() == m.Ref })].Worker
@@ -478,5 +518,22 @@ func TestCheckByHand(t *testing.T) {
 				t.Errorf("found %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestReadMarks(t *testing.T) {
+	got, err := ReadMarks("start a j1 1 1796000000000000005\nbeside a j1 1 1796000000000000007 j0.2\n")
+	at := func(ns int64) time.Time { return time.Unix(1796000000, ns).UTC() }
+	want := []Mark{
+		{Ref: Ref{"j1", 1}, Kind: MarkStart, At: at(5)},
+		{Ref: Ref{"j1", 1}, Kind: MarkBeside, At: at(7), Other: Ref{"j0", 2}},
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+	for _, torn := range []string{"start a j1 1 17", "start a j1 17\n", "start a j1 x 17\n", "start a j1 1 x\n", "beside a j1 1 17\n", "start a j1 1 17 j0.2\n", "beside a j1 1 17 j0\n", "\n"} {
+		if got, err := ReadMarks(torn); err == nil {
+			t.Errorf("%q was read as %v", torn, got)
+		}
 	}
 }

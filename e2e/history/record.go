@@ -10,6 +10,20 @@ import (
 // deathsAllowed is how many lost attempts end a job: it may be what kills workers.
 const deathsAllowed = 5
 
+// fromRows takes from the rows when attempts began and ended.
+func (j *judge) fromRows() {
+	for _, a := range j.Attempts {
+		if _, ok := j.starts[a.ref()]; ok {
+			j.fault(RuleOutcome, "attempt %v has two rows", a.ref())
+		}
+		row := a
+		j.starts[a.ref()] = Change{At: a.StartedAt, Attempt: &row}
+		if a.Outcome != "" {
+			j.ends[a.ref()] = Change{At: a.EndedAt, Attempt: &row}
+		}
+	}
+}
+
 // rows compares the rows at the end with what was promised and with the log.
 func (j *judge) rows() {
 	jobs, keys := map[string]Job{}, map[[2]string]string{}
@@ -42,7 +56,9 @@ func (j *judge) rows() {
 		told[of] = a.Job
 	}
 	byJob := j.attempts(jobs)
-	j.log()
+	if !j.NoLog {
+		j.log()
+	}
 	for _, job := range j.Jobs {
 		j.outcome(job, byJob[job.ID])
 	}
@@ -111,6 +127,9 @@ func (j *judge) outcome(job Job, attempts []Attempt) {
 			j.fault(RuleOutcome, "job %s succeeded by attempt %d and was started again", job.ID, a.Number)
 		}
 	}
+	if j.MustSucceed {
+		j.success(job, attempts)
+	}
 	if succeeded := count[lanegate.Succeeded] > 0; succeeded != (job.State == lanegate.StateSucceeded) {
 		j.fault(RuleOutcome, "job %s is %s, %d of its attempts succeeded", job.ID, job.State, count[lanegate.Succeeded])
 	}
@@ -119,11 +138,28 @@ func (j *judge) outcome(job Job, attempts []Attempt) {
 	}
 }
 
+// cutOff are the outcomes of attempts that ended before their runs did, or before
+// these had begun.
+var cutOff = []lanegate.Outcome{lanegate.Lost, lanegate.Interrupted, lanegate.Deferred}
+
+// success wants a job to succeed, or to be given up because it may be what kills
+// its workers.
+func (j *judge) success(job Job, attempts []Attempt) {
+	if job.State != lanegate.StateSucceeded && job.State != lanegate.StateFailed {
+		j.fault(RuleState, "job %s ended as %s", job.ID, job.State)
+	}
+	for _, a := range attempts {
+		if a.Outcome != lanegate.Succeeded && !slices.Contains(cutOff, a.Outcome) {
+			j.fault(RuleOutcome, "attempt %v is %q, those that were cut off are %v", a.ref(), a.Outcome, cutOff)
+		}
+	}
+}
+
 // lived is what a run's own record says of it.
 type lived struct {
-	starts, ends int
-	first, last  time.Time
-	lane         string
+	kinds       map[string]int
+	first, last time.Time
+	lane        string
 }
 
 // record compares the jobs' own record with the database.
@@ -140,7 +176,7 @@ func (j *judge) record() {
 		}
 		r := runs[m.Ref]
 		if r == nil {
-			r = &lived{first: m.At, last: m.At, lane: attempts[m.Ref].Lane}
+			r = &lived{kinds: map[string]int{}, first: m.At, last: m.At, lane: attempts[m.Ref].Lane}
 			if attempts[m.Ref].Verification != "" {
 				r.lane = "" // bounded by its plan
 			}
@@ -152,13 +188,12 @@ func (j *judge) record() {
 		if m.At.After(r.last) {
 			r.last = m.At
 		}
+		r.kinds[m.Kind]++
 		switch m.Kind {
-		case MarkStart:
-			r.starts++
-		case MarkEnd:
-			r.ends++
 		case MarkBeside:
 			j.beside(m, attempts)
+		case MarkOverlap:
+			j.fault(RuleSerial, "%v found the lock taken that it should have had", m.Ref)
 		}
 	}
 	for ref, r := range runs {
@@ -187,10 +222,10 @@ func (j *judge) beside(m Mark, attempts map[Ref]Attempt) {
 
 // inside: a run starts once, after its grant, and is over when its outcome is written.
 func (j *judge) inside(ref Ref, r lived) {
-	if r.starts > 1 || r.ends > 1 {
-		j.fault(RuleRecord, "%v started %d times and ended %d times", ref, r.starts, r.ends)
+	if r.kinds[MarkStart] > 1 || r.kinds[MarkEnd] > 1 {
+		j.fault(RuleRecord, "%v started %d times and ended %d times", ref, r.kinds[MarkStart], r.kinds[MarkEnd])
 	}
-	if r.starts == 0 {
+	if r.kinds[MarkStart] == 0 {
 		j.fault(RuleRecord, "%v wrote something and no start", ref)
 	}
 	start, ok := j.starts[ref]
@@ -226,15 +261,19 @@ func (j *judge) serial(runs map[Ref]*lived) {
 
 // succeeded: what the database calls a success did run, once and to its end.
 func (j *judge) succeeded(runs map[Ref]*lived) {
-	if j.NoRecord {
-		return
+	whole := j.Whole
+	if len(whole) == 0 {
+		whole = []string{MarkStart, MarkEnd}
 	}
 	for _, a := range j.Attempts {
 		if a.Outcome != lanegate.Succeeded {
 			continue
 		}
-		if r := runs[a.ref()]; r == nil || r.starts != 1 || r.ends != 1 {
-			j.fault(RuleRecord, "%v succeeded, its own record lacks its start or its end", a.ref())
+		r := runs[a.ref()]
+		for _, kind := range whole {
+			if r == nil || r.kinds[kind] != 1 {
+				j.fault(RuleRecord, "%v succeeded, its own record doesn't have one line %q", a.ref(), kind)
+			}
 		}
 	}
 }

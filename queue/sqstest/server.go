@@ -26,7 +26,7 @@ import (
 // Region of the test servers.
 const Region = "us-east-1"
 
-const startWait = 30 * time.Second
+const startWait = time.Minute
 
 // Server is an SQS-speaking server on loopback. It keeps everything in memory and
 // ends with the test process, however that ends.
