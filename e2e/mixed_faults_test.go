@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -75,6 +77,10 @@ var faults = []fault{
 	}},
 	{"class promoted", "", 0, func(m *mixed, r round) func() {
 		m.try("PATCH", "/job-classes/"+parallelClasses[r.number%len(parallelClasses)]+"/promote?accept=width", fmt.Sprintf(`{"max_in_flight": %d}`, 1+r.number/7%2))
+		return nil
+	}},
+	{"class verified", "", 0, func(m *mixed, r round) func() {
+		m.try("POST", "/verification-runs", trialOf(parallelClasses[r.number%2])) // the long one would take too long
 		return nil
 	}},
 	{"limits changed", "", 0, func(m *mixed, r round) func() {
@@ -153,35 +159,53 @@ func (m *mixed) freezeGateway(r round) func() {
 	return func() { g.signal(syscall.SIGCONT) }
 }
 
-// holders are the gateways that are inside an admission: they hold the table's
-// lock and work on nothing at this moment.
-const sqlHolders = `
-SELECT DISTINCT a.application_name
+// sqlHolder finds the session that has the admission row and goes on once it may
+// read the workers.
+const sqlHolder = `
+SELECT a.application_name
   FROM pg_stat_activity AS a
-  JOIN pg_locks AS l ON l.pid = a.pid AND l.granted AND l.relation = 'admission'::regclass AND l.mode = 'RowShareLock'
- WHERE a.state = 'idle in transaction' AND a.application_name = $1`
+  JOIN pg_locks AS row ON row.pid = a.pid AND row.granted AND row.relation = 'admission'::regclass AND row.mode = 'RowShareLock'
+  JOIN pg_locks AS next ON next.pid = a.pid AND NOT next.granted AND next.relation = 'workers'::regclass
+ LIMIT 1`
 
-// freezeAdmission stops a gateway until it stands still while it holds the
-// admission row.
+// freezeAdmission stops a gateway while it holds the admission row. The others wait
+// for that row until the database ends the frozen one's session.
 func (m *mixed) freezeAdmission(r round) func() {
-	g := m.gateway(r.victim)
-	holds := func() bool {
-		var name string
-		return m.db.QueryRow(sqlHolders, fmt.Sprintf("gw%d", r.victim)).Scan(&name) == nil
-	}
-	for deadline := time.Now().Add(1500 * time.Millisecond); time.Now().Before(deadline); {
-		if !holds() {
-			<-time.After(time.Millisecond)
-			continue
-		}
-		g.signal(syscall.SIGSTOP)
-		if holds() {
+	g, name := m.gateway(r.victim), fmt.Sprintf("gw%d", r.victim)
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+		if m.insideAdmission(g, name) {
 			m.total["stood still inside admission"]++
 			return func() { g.signal(syscall.SIGCONT) }
 		}
-		g.signal(syscall.SIGCONT)
 	}
 	return nil
+}
+
+// insideAdmission lets the workers' table be read by nobody until some gateway waits
+// for it inside an admission. If that is the one that name says, it is frozen first.
+func (m *mixed) insideAdmission(freeze *gateway, name string) (frozen bool) {
+	m.t.Helper()
+	tx, err := m.db.Begin()
+	if err != nil {
+		return false // the database is away
+	}
+	defer func() { _ = tx.Rollback() }() // the database may have gone away
+	if _, err := tx.Exec("SET LOCAL lock_timeout = '1s'; LOCK TABLE workers IN ACCESS EXCLUSIVE MODE"); err != nil {
+		return false
+	}
+	for deadline := time.Now().Add(300 * time.Millisecond); time.Now().Before(deadline); {
+		var holder string
+		switch err := tx.QueryRow(sqlHolder).Scan(&holder); {
+		case errors.Is(err, sql.ErrNoRows):
+			<-time.After(time.Millisecond)
+		case err != nil || holder != name:
+			return false
+		default:
+			freeze.signal(syscall.SIGSTOP)
+			return true
+		}
+	}
+	return false
 }
 
 // descendants are all processes below one.
@@ -192,11 +216,23 @@ func descendants(pid int) (all []int) {
 	return all
 }
 
+// guards are those of a gateway, once it has any; none if that takes too long.
+func (g *gateway) guards() (pids []int) {
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+		if pids = childrenOf(g.cmd.Process.Pid); len(pids) > 0 {
+			break
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	return pids
+}
+
 // killGuards kills all guards of a gateway, which ends what they leave.
 func (m *mixed) killGuards(r round) func() {
 	g := m.gateway(r.victim)
+	guards := g.guards()
 	left := descendants(g.cmd.Process.Pid)
-	for _, pid := range childrenOf(g.cmd.Process.Pid) {
+	for _, pid := range guards {
 		if syscall.Kill(pid, syscall.SIGKILL) == nil {
 			m.total["guards that were killed"]++
 		}
@@ -210,7 +246,7 @@ func (m *mixed) killGuards(r round) func() {
 // freezeGuard stops a guard for less than its gateway's lease: who freezes a guard
 // and lets its gateway die has taken the fence away.
 func (m *mixed) freezeGuard(r round) func() {
-	guards := childrenOf(m.gateway(r.victim).cmd.Process.Pid)
+	guards := m.gateway(r.victim).guards()
 	if len(guards) == 0 {
 		return nil
 	}

@@ -291,16 +291,18 @@ func (j *judge) resources(a Attempt) {
 			j.fault(RuleNotJudged, "attempt %v uses %q, whose capacity the history doesn't have", a.ref(), name)
 			continue
 		}
-		serial, outside := 0, 0
+		all, serial, outside := 0, 0, 0
 		for _, other := range j.now.running {
-			if other.Lane == lanegate.LaneSerial && other.Verification == "" {
-				serial += other.Units[name]
-			} else {
+			all += other.Units[name]
+			switch {
+			case other.Lane != lanegate.LaneSerial:
 				outside += other.Units[name]
+			case other.Verification == "": // else it depends on how its run goes
+				serial += other.Units[name]
 			}
 		}
-		if serial+outside+units > r.Capacity {
-			j.fault(RuleResource, "attempt %v takes %d of %s, %d of %d are in use", a.ref(), units, name, serial+outside, r.Capacity)
+		if all+units > r.Capacity {
+			j.fault(RuleResource, "attempt %v takes %d of %s, %d of %d are in use", a.ref(), units, name, all, r.Capacity)
 		}
 		if a.Lane == lanegate.LaneSerial || a.Verification != "" {
 			continue
