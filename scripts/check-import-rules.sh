@@ -25,6 +25,7 @@ admission os
 admission $module/migrations
 runlog database/sql
 runlog $module/openapi
+e2e/history os
 verification os
 verification $module/admission
 service net/http
