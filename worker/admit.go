@@ -66,6 +66,7 @@ func (w *Worker) admit(ctx context.Context) (time.Duration, error) {
 	}
 	done := w.asking()
 	ask := w.ask() // also without a free slot: a verification run needs none
+	defer w.beginAsk()()
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	res, err := w.backend.Admit(call, ask)
@@ -77,6 +78,19 @@ func (w *Worker) admit(ctx context.Context) (time.Duration, error) {
 		w.start(ctx, g)
 	}
 	return res.NextDue, nil
+}
+
+// beginAsk counts an ask that is about to be sent; settle is to be called once no
+// run can come of it any more that has not been started.
+func (w *Worker) beginAsk() (settle func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.begun++
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.settled++
+	}
 }
 
 // asking tells a doorbell of messages that a pass begins.

@@ -104,3 +104,54 @@ func TestWorkerWatches(t *testing.T) {
 		}
 	})
 }
+
+// slowBackend answers asks late, or grants and loses the answer.
+type slowBackend struct {
+	*fakeBackend
+	delay time.Duration
+	lose  bool
+}
+
+func (b *slowBackend) Admit(ctx context.Context, ask service.Ask) (service.Admitted, error) {
+	res, err := b.fakeBackend.Admit(ctx, ask)
+	<-time.After(b.delay)
+	if b.lose && len(res.Grants) > 0 {
+		return service.Admitted{}, errDown
+	}
+	return res, err
+}
+
+// A grant whose answer takes many beats is not given back meanwhile: the answer
+// would start a run that the database has made somebody else's. Once the answer is
+// lost for good it is given back.
+func TestWorkerSlowGrantIsNoStray(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		lose bool
+		want lanegate.Outcome
+	}{
+		{"the answer comes", false, lanegate.Succeeded},
+		{"the answer is lost", true, lanegate.Interrupted},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &slowBackend{fakeBackend: newFakeBackend(), delay: 7 * time.Second, lose: tt.lose}
+				w, _ := newTestWorker(b.fakeBackend, func(o *Options) { o.Backend, o.Beat = b, time.Second })
+				b.enqueue("j", lanegate.LaneSerial, 2*time.Second)
+				stop, ended := start(t, w)
+				time.Sleep(6500 * time.Millisecond) // six beats have named it
+				synctest.Wait()
+				if got := b.got("j"); len(got) != 0 {
+					t.Errorf("ended as %v while its answer was under way", got)
+				}
+				time.Sleep(4 * time.Second)
+				synctest.Wait()
+				if got := b.got("j"); !slices.Equal(got, []lanegate.Outcome{tt.want}) {
+					t.Errorf("ended as %v, want %v", got, tt.want)
+				}
+				stop()
+				ended()
+			})
+		})
+	}
+}

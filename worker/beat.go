@@ -95,13 +95,15 @@ func (w *Worker) beaten(sent time.Duration) {
 }
 
 // reconcile returns the attempts to give back: those that two answers in a row
-// named and that do not run here (one answer may be older than a grant that is
-// just arriving).
+// named, that do not run here and never will. One answer may be older than a grant
+// that is just arriving, and the answer of an ask that was under way may still bring
+// it, however late: only when all asks are settled that had begun by the first
+// naming is there nobody left to start it.
 func (w *Worker) reconcile(before map[lanegate.Fence]bool, held []service.Held) []lanegate.Fence {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	known := make(map[lanegate.Fence]bool, len(held))
-	strays := map[string]bool{}
+	strays := map[string]int{}
 	var back []lanegate.Fence
 	for _, h := range held {
 		known[h.Fence] = true
@@ -110,8 +112,12 @@ func (w *Worker) reconcile(before map[lanegate.Fence]bool, held []service.Held) 
 			continue // it runs elsewhere
 		}
 		if r == nil || r.fence != h.Fence {
-			strays[h.Fence.Token] = true
-			if w.strays[h.Fence.Token] {
+			asks, again := w.strays[h.Fence.Token]
+			if !again {
+				asks = w.begun
+			}
+			strays[h.Fence.Token] = asks
+			if again && w.settled >= asks {
 				back = append(back, h.Fence)
 			}
 			continue

@@ -133,8 +133,12 @@ type Worker struct {
 	id   string          // guarded by mu; "" while not registered
 	runs map[string]*run // by job id; guarded by mu
 	// strays are attempts that the last beat's answer named and this process does
-	// not run; guarded by mu.
-	strays map[string]bool
+	// not run, by token: how many asks for work had begun when it was named first;
+	// guarded by mu.
+	strays map[string]int
+	// begun and settled count the asks for work: those that were sent, and those whose
+	// answer has come, with its runs started, or is given up; guarded by mu.
+	begun, settled int
 }
 
 // run is one attempt in this process.
