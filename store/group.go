@@ -12,9 +12,12 @@ import (
 	"github.com/lanegate/lanegate"
 )
 
-// maxGroup bounds how many items share one commit, so that the first of them
-// doesn't wait for a long tail.
-const maxGroup = 512
+// Bounds of what shares one commit, so that the first item doesn't wait for a long
+// tail: items, and jobs of batches, of which the last may go beyond.
+const (
+	maxGroup     = 512
+	maxGroupJobs = 2000
+)
 
 // States of an item. Whoever moves it away from pending decides: the writer takes
 // it, or its caller gives it up.
@@ -132,13 +135,15 @@ func (g *group) write() {
 // whose callers have left.
 func (g *group) gather(first *item) []*item {
 	var items []*item
+	jobs := 0
 	take := func(it *item) {
 		if it.state.CompareAndSwap(itemPending, itemTaken) {
 			items = append(items, it)
+			jobs += len(it.submits)
 		}
 	}
 	take(first)
-	for len(items) < maxGroup {
+	for len(items) < maxGroup && jobs < maxGroupJobs {
 		select {
 		case it, ok := <-g.queue:
 			if !ok {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -328,5 +329,20 @@ func TestConflictsAreRetried(t *testing.T) {
 	}
 	if n := settings(t, s); n != 6 {
 		t.Errorf("%d settings, want 6", n)
+	}
+}
+
+// Large batches don't share one commit without end: the first would wait for all.
+func TestGroupIsBoundedByJobs(t *testing.T) {
+	g := &group{queue: make(chan *item, 10)}
+	for range 10 {
+		g.queue <- &item{submits: make([]submission, 1000)}
+	}
+	sizes := []int{}
+	for len(g.queue) > 0 {
+		sizes = append(sizes, len(g.gather(<-g.queue)))
+	}
+	if !slices.Equal(sizes, []int{2, 2, 2, 2, 2}) {
+		t.Errorf("groups of %v batches of 1000 jobs", sizes)
 	}
 }
