@@ -67,6 +67,7 @@ func (p *pass) run() Decision {
 type pass struct {
 	in       Input
 	standing *standing
+	room     *room
 	ledger   *ledger
 	lanes    []*lane   // serial included, in a fixed order
 	lines    []*line   // by class id; classes with due jobs only
@@ -86,7 +87,10 @@ type start struct {
 }
 
 func newPass(in Input, s *standing) *pass {
-	p := &pass{in: in, standing: s, hold: in.Hold}
+	p := &pass{in: in, standing: s, room: s.room, hold: in.Hold}
+	if p.room == nil {
+		p.room = &room{}
+	}
 	p.addLanes()
 	lines := p.addLines()
 	p.addInFlight(lines)
@@ -98,10 +102,11 @@ func newPass(in Input, s *standing) *pass {
 func (p *pass) addLanes() {
 	ledger, lanes := p.standing.open()
 	p.ledger = ledger
-	p.lanes = make([]*lane, len(lanes))
+	p.lanes = p.room.lanes[:0]
 	for i := range lanes {
-		p.lanes[i] = &lanes[i]
+		p.lanes = append(p.lanes, &lanes[i])
 	}
+	p.room.lanes = p.lanes
 	p.serial = p.lane(lanegate.LaneSerial)
 	if p.hold != "" {
 		p.serial.taken++
@@ -114,13 +119,14 @@ func (p *pass) lane(name string) *lane { return p.lanes[p.standing.index[name]] 
 // addLines opens a line for every class with due jobs.
 func (p *pass) addLines() map[string]*line {
 	known := p.standing.lines
-	byClass := make(map[string]*line, min(len(p.in.Due), len(p.in.Classes)))
+	byClass := p.room.linesByClass(min(len(p.in.Due), len(p.in.Classes)))
 	if known == nil {
 		for i := range p.in.Classes {
 			byClass[p.in.Classes[i].ID] = &line{class: &p.in.Classes[i]}
 		}
 	}
-	dues := make([]*Due, len(p.in.Due)) // most classes have one due job
+	dues, blanks := p.room.forDue(len(p.in.Due)) // most classes have one due job
+	p.lines = p.room.lines[:0]
 	for i := range p.in.Due {
 		d := &p.in.Due[i]
 		ln, ok := byClass[d.Class]
@@ -129,7 +135,8 @@ func (p *pass) addLines() map[string]*line {
 			if !ok {
 				continue
 			}
-			ln = &blank
+			blanks = append(blanks, blank)
+			ln = &blanks[len(blanks)-1]
 			byClass[d.Class] = ln
 		}
 		if len(ln.due) == 0 {
@@ -138,6 +145,7 @@ func (p *pass) addLines() map[string]*line {
 		}
 		ln.due = append(ln.due, d)
 	}
+	p.room.lines = p.lines
 	slices.SortFunc(p.lines, func(a, b *line) int { return strings.Compare(a.class.ID, b.class.ID) })
 	complete := func(lines []*line) {
 		for _, ln := range lines {

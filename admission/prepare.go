@@ -21,6 +21,7 @@ type Planner struct {
 func NewPlanner(lanes []lanegate.Lane, classes []lanegate.Class, resources []lanegate.Resource) *Planner {
 	s := newStanding(lanes, classes, resources)
 	s.lines = make(map[string]line, len(classes))
+	s.room = &room{}
 	for i := range classes {
 		ln := line{class: &classes[i]}
 		s.enter(&ln)
@@ -44,6 +45,37 @@ type standing struct {
 	rows   map[string]*lanegate.Lane
 	// lines has every class without jobs; nil without a Planner.
 	lines map[string]line
+	// room is nil without a Planner.
+	room *room
+}
+
+// room is the memory that a pass works in. A Planner uses it again for each of its
+// passes; nothing of it is in a Decision.
+type room struct {
+	ledger   ledger
+	accounts []account
+	own      []lane
+	lanes    []*lane
+	byClass  map[string]*line
+	dues     []*Due
+	blanks   []line
+	lines    []*line
+}
+
+// linesByClass is an empty map, made for n lines.
+func (r *room) linesByClass(n int) map[string]*line {
+	if r.byClass == nil {
+		r.byClass = make(map[string]*line, n)
+	}
+	clear(r.byClass)
+	return r.byClass
+}
+
+// forDue has n places for due jobs, and room for as many lines, which so never move.
+func (r *room) forDue(n int) ([]*Due, []line) {
+	r.dues = slices.Grow(r.dues[:0], n)[:n]
+	r.blanks = slices.Grow(r.blanks[:0], n)
+	return r.dues, r.blanks
 }
 
 func newStanding(lanes []lanegate.Lane, classes []lanegate.Class, resources []lanegate.Resource) *standing {
@@ -80,7 +112,10 @@ func (s *standing) open() (*ledger, []lane) {
 	if s.lines == nil { // used once
 		return s.ledger, s.lanes
 	}
-	l := *s.ledger
-	l.accounts = slices.Clone(l.accounts)
-	return &l, slices.Clone(s.lanes)
+	r := s.room
+	r.accounts = append(r.accounts[:0], s.ledger.accounts...)
+	r.own = append(r.own[:0], s.lanes...)
+	r.ledger = *s.ledger
+	r.ledger.accounts = r.accounts
+	return &r.ledger, r.own
 }

@@ -216,6 +216,9 @@ func waitPlot(r *Report) (*plot, int) {
 	return p, len(waiting) - len(shown)
 }
 
+// minBar is the narrowest bar of waits: its colour still shows beside the marks.
+const minBar = 14
+
 func waitGroup(r *Report, class string, layouts []Layout, a axis, ticks []tick) plotGroup {
 	g := plotGroup{Name: visible(class)}
 	add := func(name, key string, s Spread) {
@@ -224,8 +227,12 @@ func waitGroup(r *Report, class string, layouts []Layout, a axis, ticks []tick) 
 		if s.Max == 0 {
 			row.Numbers, row.Note, row.Alt = nil, "nobody waits", g.Name+", "+name+": nobody waits."
 		} else {
-			from := a.x(s.P50)
-			row.Bars = []rect{{key, from, 36, math.Max(3, round(a.x(s.Max)-from, 10)), 28}}
+			from, to := a.x(s.P50), a.x(s.Max)
+			if spare := minBar - (to - from); spare > 0 {
+				from = math.Min(math.Max(0, from-spare/2), 1000-minBar)
+				to = from + minBar
+			}
+			row.Bars = []rect{{key, round(from, 10), 36, round(to-from, 10), 28}}
 			row.Lines = marks(s, a)
 		}
 		g.Rows = append(g.Rows, row)

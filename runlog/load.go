@@ -24,10 +24,25 @@ func (l *Log) load() Load {
 	}
 	if span := float64(l.Runs[n-1].Ready-l.Runs[0].Ready) * float64(n) / math.Max(1, float64(n-1)); span > 0 {
 		out.Rho = round(float64(busy)/span, 1e4)
+		if busy > 0 {
+			out.Rho = math.Max(out.Rho, 1e-4) // 0 would say that it is not known
+		}
 	}
 	out.bursts(l.Runs)
 	out.recorded(l.Runs)
 	return out
+}
+
+// known says whether there is a load to speak of: jobs that all arrived at one moment
+// have none.
+func (o *Load) known() bool { return o.Rho > 0 || o.BusyHours == 0 }
+
+// Words is the load of one line as reports show it.
+func (o *Load) Words() string {
+	if !o.known() {
+		return "not known"
+	}
+	return digits3(o.Rho)
 }
 
 // bursts looks at arrivals hour by hour; runs are sorted by Ready.

@@ -159,7 +159,7 @@ func TestEveryClassIsListedOrHasAReason(t *testing.T) {
 }
 
 // Expected numbers are from the same few lines of Python as those of
-// TestStandardWorkloads, with a class's results counted by awk. Both agree with the
+// TestStandardWorkloads, which also counted a class's results. They agree with the
 // reader: 20 classes, no row dropped or clamped, PREEMPTED and TIMEOUT are failures.
 func TestClusterOfManyClasses(t *testing.T) {
 	r := mustAnalyse(t, readTestdata(t, "pozidriv.csv.gz"), Options{})
@@ -232,7 +232,7 @@ func TestLittleIsNotShownAsNothing(t *testing.T) {
 			t.Errorf("%q is in:\n%s", bad, text)
 		}
 	}
-	mustContain(t, text, "load 0.0003 of one line")
+	mustContain(t, text, "load of one line 0.0003")
 	mustContain(t, textIn(all, "dl"), "Load of one line", "0.0003")
 	for _, cell := range elementsNamed(all, "td") {
 		if strings.HasPrefix(cell.text.String(), "0 h") {

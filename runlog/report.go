@@ -48,7 +48,8 @@ type Span struct {
 type Load struct {
 	BusyHours float64 `json:"busy_hours"`
 	// Rho is the offered load of one line: the sum of all durations over the time in
-	// which the jobs arrived. At 1 and above a line never catches up.
+	// which the jobs arrived. At 1 and above a line never catches up. It is 0, and not
+	// known, when all of them arrived at one moment.
 	Rho float64 `json:"rho"`
 	// BusiestHour is the largest work that arrived within one hour of the clock, in hours.
 	BusiestHour float64 `json:"busiest_hour_work_hours"`

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestQuantileIsAValueThatOccurred(t *testing.T) {
@@ -120,6 +121,32 @@ func TestLoad(t *testing.T) {
 	}
 	if l != want {
 		t.Errorf("load %+v, want %+v", l, want)
+	}
+}
+
+// Jobs that all arrive at one moment have no load, and nobody claims one; a log that
+// is hardly busy at all has one.
+func TestLoadOfOneMomentIsNotKnown(t *testing.T) {
+	var burst []job
+	for range 40 {
+		burst = append(burst, job{"a", 0, 5 * time.Minute, false})
+	}
+	r := mustAnalyse(t, mustRead(t, inOneLine(burst), ReadOptions{}), Options{})
+	text := textOf(t, r)
+	mustContain(t, text, "load of one line not known", "(load not known)")
+	if r.Load.Rho != 0 || strings.Contains(text, "load 0") {
+		t.Errorf("load %+v in:\n%s", r.Load, text)
+	}
+	r = mustAnalyse(t, mustRead(t, inOneLine(burst[:25]), ReadOptions{}), Options{Tolerable: 24 * time.Hour})
+	if r.Verdict.Kind != LeaveAlone || strings.Contains(textOf(t, r), "busy 0 %") {
+		t.Errorf("all at once, and nobody minds:\n%s", textOf(t, r))
+	}
+	rare := make([]job, 25)
+	for i := range rare {
+		rare[i] = job{"a", time.Duration(i) * 100 * day, time.Second, false}
+	}
+	if r = mustAnalyse(t, mustRead(t, inOneLine(rare), ReadOptions{}), Options{}); r.Load.Rho != 1e-4 {
+		t.Errorf("a second in a hundred days is a load of %v", r.Load.Rho)
 	}
 }
 

@@ -61,7 +61,8 @@ func (t *text) verdict(r *Report) {
 		t.para("  - ", s)
 	}
 	if len(r.Verdict.Verify) > 0 {
-		t.title("Verify first                     waits in one line         waits then       saves")
+		t.line("")
+		t.line("%-30s %17s  %17s  %11s", "Verify first", "waits in one line", "waits then", "saves")
 		t.line("%-30s %8s %8s  %8s %8s  %11s", "", "p50", "max", "p50", "max", "hours")
 	}
 	for _, c := range r.Verdict.Verify {
@@ -222,9 +223,9 @@ func splitSentences(r *Report, classes int) []string {
 func (t *text) files(r *Report) {
 	t.title("The log")
 	from, to := r.Span.dates()
-	t.para("  ", fmt.Sprintf("%s over %s (%s to %s), load %s of one line, most at once %s.",
+	t.para("  ", fmt.Sprintf("%s over %s (%s to %s), load of one line %s, most at once %s.",
 		count(r.Span.Runs, "run", "runs"), daysText(r.Span.Days), from, to,
-		digits3(r.Load.Rho), atOnce(r.Load)))
+		r.Load.Words(), atOnce(r.Load)))
 	for i := range r.Files {
 		t.para("  ", r.Files[i].sentence())
 		for _, d := range r.Files[i].Dropped {

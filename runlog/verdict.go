@@ -142,13 +142,15 @@ func (a *analysis) leaveAlone() {
 		w := a.report.Recorded
 		v.Sentence = "Leave it alone: as it ran, hardly anybody waited."
 		a.because("recorded waits: %s (tolerable: %s)", halfAndMost(w.Spread), tolerable)
-		a.because("up to %d at once; one line would have had a load of %s", l.MostAtOnce, digits3(l.Rho))
+		a.because("up to %d at once; the load of one line would have been %s", l.MostAtOnce, l.Words())
 		return
 	}
 	w := a.layouts[layoutOneLine].Waits
 	v.Sentence = "Leave it alone: one line is enough; separate lanes would be over-engineering."
 	a.because("in one line 99 %% of the jobs %s, none over %s (tolerable: %s)", waitUnder(w.P99), human(w.Max), tolerable)
-	a.because("the line is busy %s of the time", percent(l.Rho))
+	if l.known() {
+		a.because("the line is busy %s of the time", percent(l.Rho))
+	}
 	if !a.report.Mix.Split {
 		a.because("the durations are one group, not short jobs beside long ones")
 	}
@@ -185,7 +187,7 @@ func (a *analysis) addWorkers() {
 	line := a.layouts[layoutOneLine].Waits
 	var best Waits
 	v.Workers, best = a.enoughWorkers()
-	a.because("in one line half of the jobs wait over %s, 1 %% over %s (load %s)", human(line.P50), human(line.P99), digits3(l.Rho))
+	a.because("in one line half of the jobs wait over %s, 1 %% over %s (load %s)", human(line.P50), human(line.P99), l.Words())
 	if a.asRecorded() {
 		a.because("as it ran, up to %d at once: half over %s, 1 %% over %s", l.MostAtOnce, human(a.report.Recorded.P50), human(a.report.Recorded.P99))
 	}
