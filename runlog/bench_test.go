@@ -52,6 +52,9 @@ func scarce(classes []string) map[string]lanegate.Units {
 // 1,000,000 rows in a minute and a gibibyte on two cores:
 //
 //	LANEGATE_BENCH_ROWS=1000000 go test -run x -bench Advise -benchtime 1x ./runlog
+//
+// sys-MiB includes the log's text, which is held in memory here and streamed by
+// lanegate advise.
 func BenchmarkAdvise(b *testing.B) {
 	rows := 50_000
 	if s := os.Getenv("LANEGATE_BENCH_ROWS"); s != "" {
