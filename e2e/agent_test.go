@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -317,5 +318,60 @@ func TestRunHereRefusals(t *testing.T) {
 		if code := p.code(t, 15*time.Second); code != 125 || !w.log.contains(says) {
 			t.Errorf("%s: exited with %d, and said:\n%s", class, code, w.log.tail(1000))
 		}
+	}
+}
+
+// The example of an agent in another language: it runs what comes, passes the
+// payload, is cancelled, ends its run when the gateway is gone for too long, and
+// leaves.
+func TestAgentInPython(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config(`
+classes:
+  far: {run: {kind: agent, command: heavy}}
+`)
+	g := w.start()
+	script := `echo $$ > ` + w.path("pid") + `; read -r seconds; echo "start $LANEGATE_JOB_ID" >> ` + w.path("events.py") + `; sleep "$seconds"; echo "end $LANEGATE_JOB_ID" >> ` + w.path("events.py") + `; exit "${seconds%%.*}"`
+	cmd, _ := w.python("agent.py", "--gateway", w.url(""), "heavy", "sh", "-c", script)
+	good, bad := w.submit("far", `, "payload": 0.1`), w.submit("far", `, "payload": 1.5`)
+	if j := w.final(good.ID, 20*time.Second); j.State != "succeeded" || j.Attempts != 1 {
+		t.Errorf("the good run: %s after %d attempts: %s", j.State, j.Attempts, j.Reason)
+	}
+	if j := w.final(bad.ID, 20*time.Second); j.State != "failed" {
+		t.Errorf("the failing run: %s: %s", j.State, j.Reason)
+	}
+	events := func(line string) bool {
+		text, err := os.ReadFile(w.path("events.py"))
+		return err == nil && strings.Contains(string(text), line+"\n")
+	}
+	long := w.submit("far", `, "payload": 600`)
+	w.eventually(20*time.Second, "the long run works", func() bool { return events("start " + long.ID) })
+	w.must("POST", "/jobs/"+long.ID+"/cancel", "", nil)
+	if j := w.final(long.ID, 20*time.Second); j.State != "cancelled" {
+		t.Errorf("the cancelled run: %s: %s", j.State, j.Reason)
+	}
+	cut := w.submit("far", `, "payload": 600`)
+	w.eventually(20*time.Second, "the run works", func() bool { return events("start " + cut.ID) })
+	g.kill()
+	text, err := os.ReadFile(w.path("pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.eventually(20*time.Second, "the agent ends its run within the lease", func() bool { return !alive(pid) })
+	w.start()
+	w.eventually(30*time.Second, "the outcome is told, or found out", func() bool {
+		j := w.job(cut.ID)
+		return j.Attempts > 1 || j.State == "queued"
+	})
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the agent's end: %v", err)
 	}
 }

@@ -16,7 +16,7 @@ class Refused(Exception):
 
 
 def post(base, path, token, body, timeout=10):
-    """Send one POST and return the decoded answer.
+    """Send one POST and return the decoded answer, None for an empty one.
 
     OSError means that no answer came, or one that asks for patience: try again.
     Refused means that trying again is of no use.
@@ -31,7 +31,8 @@ def post(base, path, token, body, timeout=10):
         request.add_header("Authorization", "Bearer " + token)
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return json.load(answer)
+            text = answer.read()
+            return json.loads(text) if text else None
     except urllib.error.HTTPError as err:
         with err:
             text = err.read()
