@@ -15,7 +15,7 @@ CREATE TABLE job_messages (
 -- by target. Its ready_at is put off for ever meanwhile; the real one is here.
 CREATE TABLE job_handovers (
     job_id   text COLLATE "C" PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
-    target   text NOT NULL,
+    target   text COLLATE "C" NOT NULL,
     reason   text NOT NULL, -- the job's own, too
     ready_at timestamptz NOT NULL,
     taken_at timestamptz NOT NULL

@@ -107,7 +107,7 @@ func (e *env) eventually(what string, cond func() bool) {
 // run beside each other.
 func (e *env) soon() time.Time {
 	e.Parallel()
-	return time.Now().Add(500 * time.Millisecond)
+	return time.Now().Add(1500 * time.Millisecond)
 }
 
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
