@@ -177,9 +177,11 @@ func (s *Store) openPools(ctx context.Context, cfg pq.Config) error {
 	session := s.opts.session()
 	// What these pools do hangs on keys and on the narrow indexes of lines, whatever
 	// the tables hold: their plans are made once, for a database that may still be
-	// empty, so no table is read whole.
+	// empty, so no table is read whole. Nor is one read by a bitmap: only a plain scan
+	// of an index notes which of its entries lead to nothing any more, and the lines
+	// and what is in flight leave one behind for each job, until the next vacuum.
 	keyed := maps.Clone(session)
-	keyed["plan_cache_mode"], keyed["enable_seqscan"] = "force_generic_plan", "off"
+	keyed["plan_cache_mode"], keyed["enable_seqscan"], keyed["enable_bitmapscan"] = "force_generic_plan", "off", "off"
 	// Lists are planned for what they ask, each time.
 	lists := maps.Clone(session)
 	lists["plan_cache_mode"] = "force_custom_plan"

@@ -36,7 +36,7 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 		"start one":    {sqlStartJob, "NULL, NULL, NULL, NULL, NULL", "jobs_"},
 		"held":         {sqlListHeld, "NULL", "Index Scan using attempts_"},
 	} {
-		plan := explainPrepared(t, s, s.d.sql(c.sql), c.args)
+		plan := explainPrepared(t, s, "", s.d.sql(c.sql), c.args)
 		if !strings.Contains(plan, c.want) || strings.Contains(plan, "Seq Scan on jobs") || strings.Contains(plan, "Seq Scan on attempts") {
 			t.Errorf("%s: plan\n%s\nlacks %q or reads a whole table", name, plan, c.want)
 		}
@@ -49,8 +49,9 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 	}
 }
 
-// explainPrepared is the plan of a statement as the writing pool prepares it.
-func explainPrepared(t *testing.T, s *Store, text, args string) string {
+// explainPrepared is the plan of a statement as the writing pool prepares it; how has
+// EXPLAIN's options.
+func explainPrepared(t *testing.T, s *Store, how, text, args string) string {
 	t.Helper()
 	conn, err := s.write.Connx(t.Context())
 	if err != nil {
@@ -69,7 +70,7 @@ func explainPrepared(t *testing.T, s *Store, text, args string) string {
 		args = "(" + args + ")"
 	}
 	var lines []string
-	if err := conn.SelectContext(t.Context(), &lines, "EXPLAIN EXECUTE p"+args); err != nil {
+	if err := conn.SelectContext(t.Context(), &lines, "EXPLAIN "+how+" EXECUTE p"+args); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
 	return strings.Join(lines, "\n")
