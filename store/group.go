@@ -209,6 +209,9 @@ func (g *group) run(t *tx, items []*item, together func(*tx, []*item) error) err
 		if faultConflict.is(it.err) || g.s.spent(it.err) {
 			return it.err // the whole group gives way and runs again, or can't run here
 		}
+		if err != nil && it.begun() {
+			return &togetherError{it.err} // its savepoint does not hold what was made together
+		}
 	}
 	return t.noteSuccesses(*t.successes)
 }
@@ -230,6 +233,11 @@ func (it *item) made() bool {
 		return it.end.made
 	}
 	return len(it.submits) > 0 && !slices.ContainsFunc(it.submits, func(s submission) bool { return !s.made })
+}
+
+// begun says whether some of the item was made together with others.
+func (it *item) begun() bool {
+	return slices.ContainsFunc(it.submits, func(s submission) bool { return s.made })
 }
 
 // guarded runs fn and turns a panic into an internal error, logged with its stack.

@@ -252,6 +252,28 @@ func TestTogetherBadRowFailsAlone(t *testing.T) {
 	})
 }
 
+// A batch that fails after some of its jobs were accepted together with others'
+// leaves none of them: its caller is told that nothing was enqueued.
+func TestTogetherFailedItemLeavesNothing(t *testing.T) {
+	eachEngine(t, func(t *testing.T, open func(testing.TB) *Store) {
+		s := open(t)
+		addClasses(t, s, 1)
+		failing := submitItem(
+			service.NewJob{ID: newID(t), Class: "class-000", Payload: []byte("1")},
+			service.NewJob{ID: newID(t), Class: "nobody's", Payload: []byte("2")}) // is left to run
+		failing.run = func(*tx) error { return &faultError{kind: faultAway, text: "canceling statement due to lock timeout"} }
+		other := submitItem(service.NewJob{ID: newID(t), Class: "class-000", Payload: []byte("3")})
+		oneGroup(t, s.group, []*item{failing, other})
+		if !errors.Is(failing.err, lanegate.ErrUnavailable) || other.err != nil {
+			t.Errorf("answers %v and %v", failing.err, other.err)
+		}
+		var ids []string
+		if err := s.read.Select(&ids, "SELECT id FROM jobs"); err != nil || len(ids) != 1 || ids[0] != other.submits[0].ID {
+			t.Errorf("jobs %v, want the other item's only; %v", ids, err)
+		}
+	})
+}
+
 // A job that can't start doesn't keep back those that were granted with it.
 func TestStartTogetherLeavesOutTheBadOne(t *testing.T) {
 	eachEngine(t, func(t *testing.T, open func(testing.TB) *Store) {
