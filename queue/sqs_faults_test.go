@@ -310,18 +310,20 @@ func TestSQSBellsOfFinishedJobs(t *testing.T) {
 	}
 }
 
-// SQS loses everything: what waits is rung again, nothing else is needed.
+// SQS.md section 4: SQS loses everything while 1,000 jobs wait: what waits is rung
+// again, nothing else is needed.
 func TestSQSLosesEverything(t *testing.T) {
 	t.Parallel()
 	server := sqstest.New(t)
 	b := newBench(t, server)
 	api := b.sender()
 	var jobs []string
-	for range 20 {
+	const waiting = 1000
+	for range waiting {
 		jobs = append(jobs, b.bells.submit("parallel"))
 	}
 	api.Ring("parallel")
-	eventually(t, "all are sent", func() bool { return b.bells.due() == 0 && b.held("parallel") == 20 })
+	eventually(t, "all are sent", func() bool { return b.bells.due() == 0 && b.held("parallel") == waiting })
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
