@@ -111,14 +111,19 @@ func (f *fleet) promote(lane string, maxInFlight int, classes ...string) {
 		if err != nil {
 			return err
 		}
+		left := slices.Clone(classes)
 		for _, c := range cfg.Classes {
 			if !slices.Contains(classes, c.ID) {
 				continue
 			}
+			left = slices.DeleteFunc(left, func(id string) bool { return id == c.ID })
 			c.Lane, c.MaxInFlight = lane, maxInFlight
 			if err := tx.SaveClass(c); err != nil {
 				return err
 			}
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("classes %v are not there yet: promote them once a node has made them", left)
 		}
 		return nil
 	})

@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/lanegate/lanegate/queue/sqstest"
 )
@@ -159,4 +163,41 @@ func TestReplicasSQSLost(t *testing.T) {
 		t.Errorf("a job took %v to start elsewhere: its bell was not heard", took)
 	}
 	f.checkEvents(ids, len(ids)+1)
+}
+
+// The database is away for longer than a bell may be received in vain: no bell is
+// taken out of its queue for nothing, so none goes to the dead letters, and all runs
+// once the database is back.
+func TestSQSBellsOutliveTheDatabase(t *testing.T) {
+	t.Parallel()
+	server := sqstest.New(t)
+	f := newFleet(t)
+	f.fleetConfigured(strings.Replace(sqsConfig(f, server), "wait: 1s", "wait: 1s, visibility: 1s", 1))
+	f.queues("create", "--dead-letter")
+	front := f.node("--no-workers")
+	ids := f.submitMany("one", 30)
+	f.eventually(30*time.Second, "all bells are sent", func() bool {
+		return metricOf(front.w, "lanegate_doorbell_messages_sent_total") >= 30
+	})
+	f.node("--lanes", "serial")
+	f.eventually(30*time.Second, "jobs are under way", func() bool { return f.job(ids[1]).State == "succeeded" })
+	if err := f.pg.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(12 * time.Second) // twelve times the visibility, more than twice maxReceiveCount
+	if err := f.pg.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		f.ran(id, time.Minute)
+	}
+	dead := sqsClient(server)
+	url, err := dead.GetQueueUrl(t.Context(), &sqs.GetQueueUrlInput{QueueName: aws.String("e2e-serial-dead")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := dead.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: url.QueueUrl, WaitTimeSeconds: 1})
+	if err != nil || len(out.Messages) > 0 {
+		t.Errorf("the dead-letter queue has %d messages, %v", len(out.Messages), err)
+	}
 }

@@ -34,8 +34,12 @@ func newSQSWorld(t *testing.T) *sqsWorld {
 	server := sqstest.New(t)
 	return &sqsWorld{
 		world: newWorld(t), proxy: sqstest.NewProxy(t, server),
-		sqs: sqs.New(sqs.Options{Region: sqstest.Region, BaseEndpoint: aws.String(server.URL), Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")}),
+		sqs: sqsClient(server),
 	}
+}
+
+func sqsClient(server *sqstest.Server) *sqs.Client {
+	return sqs.New(sqs.Options{Region: sqstest.Region, BaseEndpoint: aws.String(server.URL), Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")})
 }
 
 // config is world's, with short times for SQS.

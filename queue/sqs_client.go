@@ -56,7 +56,7 @@ func (e SQSEndpoint) client(ctx context.Context) (c *sqs.Client, endpoint string
 		return nil, "", fmt.Errorf("read the AWS configuration: %w", err)
 	}
 	if cfg.Region == "" {
-		return nil, "", errors.New("no AWS region: set AWS_REGION, or region in the shared AWS config file")
+		return nil, "", errors.New("no AWS region: set sqs.region in the config file, AWS_REGION, or region in the shared AWS config file")
 	}
 	c = sqs.NewFromConfig(cfg, func(o *sqs.Options) {
 		if e.URL != "" {
