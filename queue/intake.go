@@ -350,9 +350,10 @@ func reasonOf(err error) string {
 	if !ok {
 		return err.Error()
 	}
-	text := e.Message
+	var text strings.Builder
+	text.WriteString(e.Message)
 	for _, f := range e.Fields {
-		text += " " + f.Pointer + " " + f.Detail
+		text.WriteString(" " + f.Pointer + " " + f.Detail)
 	}
-	return text
+	return text.String()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/lanegate/lanegate"
@@ -217,9 +218,7 @@ func messageOf(j HandedJob) (lanegate.Message, error) {
 		if j.Origin.Message.Group != "" {
 			m.Group = j.Origin.Message.Group
 		}
-		for name, a := range j.Origin.Message.Attributes {
-			m.Attributes[name] = a
-		}
+		maps.Copy(m.Attributes, j.Origin.Message.Attributes)
 	} else {
 		body, err := submissionOf(j, key)
 		if err != nil {

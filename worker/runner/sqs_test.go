@@ -3,7 +3,6 @@ package runner
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -38,7 +37,7 @@ func sqsJob() Job {
 }
 
 func newSQSRunner(s *fakeSender, public string) *SQS {
-	return NewSQS(SQSOptions{Sender: s, PublicURL: public, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	return NewSQS(SQSOptions{Sender: s, PublicURL: public, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // The consumer gets the payload as it was sent and all it needs to report; in a FIFO
