@@ -223,14 +223,11 @@ func (c caller) mayOffer(commands map[string]string) error {
 func (a *API) beatGrants(w http.ResponseWriter, r *http.Request) error {
 	r, cancel := timed(r, handlerTimeout)
 	defer cancel()
-	if err := query(r).done(); err != nil {
-		return err
-	}
-	req, err := decode[workerRequest](a, w, r, maxHeartbeatBody)
+	worker, err := a.workerOf(w, r)
 	if err != nil {
 		return err
 	}
-	held, lease, err := a.svc.AgentBeat(r.Context(), callerOf(r.Context()).Name, req.Worker)
+	held, lease, err := a.svc.AgentBeat(r.Context(), callerOf(r.Context()).Name, worker)
 	if err != nil {
 		return err
 	}
@@ -256,16 +253,22 @@ func (a *API) beatGrants(w http.ResponseWriter, r *http.Request) error {
 func (a *API) leaveGrants(w http.ResponseWriter, r *http.Request) error {
 	r, cancel := timed(r, handlerTimeout)
 	defer cancel()
-	if err := query(r).done(); err != nil {
-		return err
-	}
-	req, err := decode[workerRequest](a, w, r, maxHeartbeatBody)
+	worker, err := a.workerOf(w, r)
 	if err != nil {
 		return err
 	}
-	if err := a.svc.AgentLeave(r.Context(), callerOf(r.Context()).Name, req.Worker); err != nil {
+	if err := a.svc.AgentLeave(r.Context(), callerOf(r.Context()).Name, worker); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// workerOf reads a request that names an agent and nothing else.
+func (a *API) workerOf(w http.ResponseWriter, r *http.Request) (string, error) {
+	if err := query(r).done(); err != nil {
+		return "", err
+	}
+	req, err := decode[workerRequest](a, w, r, maxHeartbeatBody)
+	return req.Worker, err
 }

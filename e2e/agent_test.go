@@ -181,12 +181,7 @@ func TestAgentCutOffEndsItsRun(t *testing.T) {
 		t.Errorf("the run was ended %v after the gateway was gone, long before the lease", took)
 	}
 	w.start()
-	if got := w.final(j.ID, 40*time.Second); got.State != "succeeded" || got.Attempts != 2 {
-		t.Errorf("job is %s after %d attempts: %s", got.State, got.Attempts, got.Reason)
-	}
-	if list := w.attempts(j.ID); list[0].Outcome != "interrupted" {
-		t.Errorf("attempt 1 ended as %s", list[0].Outcome)
-	}
+	w.endedBy(j.ID, "interrupted", "succeeded")
 	w.alone()
 }
 
@@ -199,12 +194,7 @@ func TestAgentThatDiesIsLostWithinTheLease(t *testing.T) {
 	agent.signal(t, syscall.SIGKILL)
 	<-agent.done
 	w.agent()
-	if got := w.final(j.ID, 40*time.Second); got.State != "succeeded" || got.Attempts != 2 {
-		t.Errorf("job is %s after %d attempts: %s", got.State, got.Attempts, got.Reason)
-	}
-	if list := w.attempts(j.ID); list[0].Outcome != "lost" {
-		t.Errorf("attempt 1 ended as %s", list[0].Outcome)
-	}
+	w.endedBy(j.ID, "lost", "succeeded")
 	w.alone()
 }
 

@@ -95,18 +95,3 @@ func TestChaosDatabaseAwayForLeases(t *testing.T) {
 	f.endedBy(through, "succeeded")
 	f.checkEvents(append(waits, id, through), len(waits)+3)
 }
-
-// endedBy waits for a job's success and wants its attempts to have these outcomes.
-func (f *fleet) endedBy(id string, outcomes ...string) {
-	f.t.Helper()
-	if j := f.final(id, 40*time.Second); j.State != "succeeded" {
-		f.t.Errorf("job %s: %s: %s", id, j.State, j.Reason)
-	}
-	var got []string
-	for _, a := range f.attempts(id) {
-		got = append(got, a.Outcome)
-	}
-	if !slices.Equal(got, outcomes) {
-		f.t.Errorf("the attempts of job %s ended as %v, want %v", id, got, outcomes)
-	}
-}

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,5 +134,20 @@ func (w *world) checkEvents(ids []string, attempts int) {
 	}
 	if mine > attempts {
 		w.t.Errorf("%d runs started, the database knows %d", mine, attempts)
+	}
+}
+
+// endedBy waits for a job's success and wants its attempts to have these outcomes.
+func (w *world) endedBy(id string, outcomes ...string) {
+	w.t.Helper()
+	if j := w.final(id, 40*time.Second); j.State != "succeeded" {
+		w.t.Errorf("job %s: %s: %s", id, j.State, j.Reason)
+	}
+	var got []string
+	for _, a := range w.attempts(id) {
+		got = append(got, a.Outcome)
+	}
+	if !slices.Equal(got, outcomes) {
+		w.t.Errorf("the attempts of job %s ended as %v, want %v", id, got, outcomes)
 	}
 }

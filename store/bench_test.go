@@ -59,27 +59,6 @@ func newID(tb testing.TB) string {
 	return id.String()
 }
 
-// BenchmarkSubmit has 64 callers in the group commit, each waiting for its own
-// durable answer.
-func BenchmarkSubmit(b *testing.B) {
-	s := newStore(b, Options{})
-	addClasses(b, s, 40)
-	b.SetParallelism(32) // × GOMAXPROCS
-	b.ResetTimer()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			id := newID(b)
-			_, err := s.Submit(b.Context(), service.NewJob{
-				ID: id, Class: "class-007", Client: "bench", Key: id, Digest: []byte(id), Payload: []byte(`{"day":"2026-11-29"}`),
-			})
-			if err != nil {
-				b.Error(err)
-				return
-			}
-		}
-	})
-}
-
 // BenchmarkAdmit measures one pass that fills what is free, a slot and serial's:
 // the cost must follow the classes, not the backlog.
 func BenchmarkAdmit(b *testing.B) {
