@@ -152,8 +152,8 @@ type handoverRow struct {
 
 // ConfirmOut implements service.HandOverStore.
 func (s *Store) ConfirmOut(ctx context.Context, to string, jobs []string, reason string) ([]lanegate.Job, error) {
-	return s.settleOut(ctx, "confirm handed over jobs", to, jobs, func(t *tx, row *jobRow, _ handoverRow) error {
-		row.Reason, row.FinishedAt = reason, at(t.at)
+	return s.settleOut(ctx, "confirm handed over jobs", to, jobs, func(t *tx, row *jobRow, old handoverRow) error {
+		row.Reason, row.ReadyAt, row.FinishedAt = reason, old.ReadyAt, at(t.at)
 		return row.move(lanegate.EventCancel)
 	})
 }
@@ -201,6 +201,12 @@ func (s *Store) settleOut(ctx context.Context, what, to string, jobs []string, c
 				return err
 			}
 			if row.State != lanegate.StateQueued { // a person has cancelled it meanwhile
+				if row.ReadyAt.t.Equal(never.t) {
+					row.ReadyAt = old.ReadyAt
+					if err := t.updateJob(row, row.State); err != nil {
+						return err
+					}
+				}
 				continue
 			}
 			if err := change(t, &row, old); err != nil {

@@ -142,7 +142,7 @@ func (c drainCounts) rest() string {
 	if parts == nil {
 		return ""
 	}
-	return "; now there are " + strings.Join(parts, ", ")
+	return "; still here: " + strings.Join(parts, ", ")
 }
 
 // run sends batch after batch. An error means that the queue or the gateway can't

@@ -87,7 +87,7 @@ var handOverCases = []testCase{
 			equal(e, "ended", len(ended), want)
 		}
 		j := e.job(id).Job
-		if j.State != lanegate.StateCancelled || j.Reason != "sent away" || j.FinishedAt == nil {
+		if j.State != lanegate.StateCancelled || j.Reason != "sent away" || j.FinishedAt == nil || j.ReadyAt.After(*j.FinishedAt) {
 			e.Errorf("job %+v", j)
 		}
 	}},
@@ -102,6 +102,7 @@ var handOverCases = []testCase{
 		equal(e, "ended", len(ended), 0)
 		equal(e, "state", e.job(stays).State, lanegate.StateQueued)
 		equal(e, "reason", e.job(gone).Reason, "cancelled by somebody")
+		equal(e, "its time", e.job(gone).ReadyAt, e.job(gone).SubmittedAt)
 	}},
 	{"a job that is put back is at its place again", func(e *env) {
 		e.class("c")
