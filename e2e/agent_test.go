@@ -174,7 +174,7 @@ func TestAgentCutOffEndsItsRun(t *testing.T) {
 	w.eventually(15*time.Second, "the agent works", func() bool { return w.started(j.ID) })
 	g.kill()
 	began := time.Now()
-	w.eventually(12*time.Second, "the run's lock is free", func() bool {
+	w.within(12*time.Second, "the run's lock is free", func() bool {
 		return exec.Command("flock", "-n", w.path("lock"), "true").Run() == nil
 	})
 	if took := time.Since(began); took < 4*time.Second {
@@ -355,7 +355,7 @@ classes:
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(20*time.Second, "the agent ends its run within the lease", func() bool { return !alive(pid) })
+	w.within(20*time.Second, "the agent ends its run within the lease", func() bool { return !alive(pid) })
 	w.start()
 	w.eventually(30*time.Second, "the outcome is told, or found out", func() bool {
 		j := w.job(cut.ID)

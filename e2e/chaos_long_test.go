@@ -76,7 +76,7 @@ func TestChaosDatabaseAwayForLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.eventually(5*time.Second, "the short run ends while the database is away", func() bool { return f.noted("end", through, 1) })
-	f.eventually(time.Until(began.Add(6500*time.Millisecond)), "the run has ended before the lease is over", func() bool {
+	f.within(time.Until(began.Add(6500*time.Millisecond)), "the run has ended before the lease is over", func() bool {
 		return !slices.ContainsFunc(f.members(), func(g *gateway) bool { return len(childrenOf(g.cmd.Process.Pid)) > 0 })
 	})
 	if took := time.Since(began); took < 4*time.Second {

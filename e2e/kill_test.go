@@ -125,7 +125,7 @@ func (c *chaos) freezeBeyondLease() {
 	}
 	<-time.After(time.Until(began.Add(time.Duration(6000+c.rng.IntN(1000)) * time.Millisecond)))
 	// The lease of 5.5 s has been over for half a second at least.
-	c.eventually(5*time.Second, "the guard has ended the run without the gateway", func() bool { return !slices.ContainsFunc(guards, alive) })
+	c.within(5*time.Second, "the guard has ended the run without the gateway", func() bool { return !slices.ContainsFunc(guards, alive) })
 	c.g.signal(syscall.SIGCONT)
 	if j := c.final(slow, 60*time.Second); j.State != "succeeded" || j.Attempts != 2 {
 		t.Errorf("job %s, frozen beyond the lease: %s after %d attempts", slow, j.State, j.Attempts)

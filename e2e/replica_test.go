@@ -179,7 +179,7 @@ func (f *fleet) refusesJobs() {
 func (f *fleet) takesJobs() {
 	f.t.Helper()
 	for _, g := range f.members() {
-		f.eventually(30*time.Second, "jobs are taken again", func() bool {
+		f.within(30*time.Second, "jobs are taken again", func() bool {
 			return g.w.status("POST", "/jobs", `{"class": "one"}`) == http.StatusCreated && g.w.status("GET", "/readyz", "") == http.StatusOK
 		})
 	}

@@ -167,7 +167,7 @@ func TestFreezeLongerThanTheLease(t *testing.T) {
 	w.running(long.ID, 1)
 	guards := childrenOf(g.cmd.Process.Pid)
 	g.signal(syscall.SIGSTOP)
-	w.eventually(15*time.Second, "the guard ends the run by its deadline", func() bool {
+	w.within(15*time.Second, "the guard ends the run by its deadline", func() bool {
 		return !slices.ContainsFunc(guards, alive)
 	})
 	g.signal(syscall.SIGCONT)

@@ -231,10 +231,11 @@ func TestSQSTargetNeedsSQS(t *testing.T) {
 	w := newWorld(t)
 	w.config("sqs: {endpoint: \"http://127.0.0.1:1\"}\nclasses:\n  heavy: {run: {kind: sqs, queue: work}}\n")
 	w.start()
-	j := w.job(w.submit("heavy", "").ID)
-	if j.State != "queued" || len(j.WaitingOn) != 1 || j.WaitingOn[0].Reason != "no_worker:sqs" {
-		t.Errorf("job %+v", j)
-	}
+	id := w.submit("heavy", "").ID
+	w.eventually(20*time.Second, "the job says that nobody can reach SQS, once the worker has made itself known", func() bool {
+		j := w.job(id)
+		return j.State == "queued" && len(j.WaitingOn) == 1 && j.WaitingOn[0].Reason == "no_worker:sqs"
+	})
 	if !w.log.contains("has no TLS") {
 		t.Error("the log does not say why")
 	}

@@ -123,8 +123,9 @@ func TestInvariantOneOutcomePerAttempt(t *testing.T) {
 		var all sync.WaitGroup
 		for i, o := range []lanegate.Outcome{lanegate.Succeeded, lanegate.Failed, lanegate.TimedOut, lanegate.Interrupted, lanegate.Succeeded} {
 			all.Go(func() {
-				// No two runs take equally long; the same words twice would be one writer's repeat.
-				_, err := f.svc.EndAttempt(ctx, fence, lanegate.Ending{Outcome: o, Duration: time.Duration(i)})
+				// No two runs take equally long and all were measured (0 is not); the same
+				// words twice would be one writer's repeat.
+				_, err := f.svc.EndAttempt(ctx, fence, lanegate.Ending{Outcome: o, Duration: time.Duration(i + 1)})
 				mu.Lock()
 				defer mu.Unlock()
 				switch {
