@@ -16,27 +16,47 @@ const (
 	callTimeout = 8 * time.Second
 	// admitRetry spaces asks after a failed one.
 	admitRetry = time.Second
+	// restShare is how many times as long as it took a fruitless ask lets rings wait,
+	// at most maxRest: rings that lead to nothing take a fifth of a busy database.
+	restShare = 4
+	maxRest   = 100 * time.Millisecond
 )
 
 // admitLoop asks for work whenever something may have changed, until ctx ends.
 // It never asks for more than there are free slots now: nothing is prefetched.
+//
+// Where many jobs come in that can't start yet, each commit rings. So after an ask
+// that brought nothing the next ring waits a little; a slot that becomes free does not.
 func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 	next := time.NewTimer(0)
 	defer next.Stop()
+	rest := time.NewTimer(0)
+	defer rest.Stop()
+	rings := w.backend.Rings() // nil while they wait
 	failing := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-rest.C:
+			rings = w.backend.Rings()
+			continue
 		case <-w.wake:
-		case <-w.backend.Rings():
+		case <-rings:
 		case <-next.C:
 		}
 		if ctx.Err() != nil { // several were ready and select chose another
 			return
 		}
 		wait := w.opts.Poll
-		switch due, err := w.admit(ctx); {
+		began := time.Now()
+		started, due, err := w.admit(ctx)
+		rings = w.backend.Rings()
+		if pause := min(restShare*time.Since(began), maxRest); started == 0 && pause > 0 {
+			rings = nil
+			rest.Reset(pause)
+		}
+		switch {
 		case errors.Is(err, lanegate.ErrWorkerGone):
 			dead()
 			return
@@ -58,11 +78,11 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 	}
 }
 
-// admit asks once and starts what was granted. It returns how long until the
-// next job becomes due, negative when none is known.
-func (w *Worker) admit(ctx context.Context) (time.Duration, error) {
+// admit asks once and starts what was granted. It returns how many these are, and
+// how long until the next job becomes due, negative when none is known.
+func (w *Worker) admit(ctx context.Context) (started int, due time.Duration, err error) {
 	if w.leaseShort() {
-		return -1, nil // whatever was granted could not run; the next beat makes up for it
+		return 0, -1, nil // whatever was granted could not run; the next beat makes up for it
 	}
 	done := w.asking()
 	ask := w.ask() // also without a free slot: a verification run needs none
@@ -72,12 +92,12 @@ func (w *Worker) admit(ctx context.Context) (time.Duration, error) {
 	res, err := w.backend.Admit(call, ask)
 	done(passOf(ask, err))
 	if err != nil {
-		return -1, err
+		return 0, -1, err
 	}
 	for _, g := range res.Grants {
 		w.start(ctx, g)
 	}
-	return res.NextDue, nil
+	return len(res.Grants), res.NextDue, nil
 }
 
 // beginAsk counts an ask that is about to be sent; settle is to be called once no

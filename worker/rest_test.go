@@ -1,0 +1,60 @@
+package worker
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+)
+
+// busyBackend takes its time for each ask.
+type busyBackend struct {
+	*fakeBackend
+	takes time.Duration
+}
+
+func (b *busyBackend) Admit(ctx context.Context, ask service.Ask) (service.Admitted, error) {
+	<-time.After(b.takes)
+	return b.fakeBackend.Admit(ctx, ask)
+}
+
+// Rings that lead to nothing take a fifth of the time and no more; the slot that a
+// run leaves is filled at once, however many rings wait, and what a ring is about is
+// found when its turn comes.
+func TestWorkerRestsAfterFruitlessAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 2 * time.Millisecond
+		b := &busyBackend{fakeBackend: newFakeBackend(), takes: takes}
+		w, _ := newTestWorker(b.fakeBackend, func(o *Options) { o.Backend, o.Slots = b, 1 })
+		stop, ended := start(t, w)
+		<-time.After(time.Second)
+		before := len(b.asked())
+		storm, calm := context.WithCancel(t.Context())
+		go func() {
+			for storm.Err() == nil {
+				ring(b.rings)
+				<-time.After(100 * time.Microsecond)
+			}
+		}()
+		<-time.After(time.Second)
+		if n, most := len(b.asked())-before, int(time.Second/(takes*(1+restShare)))+1; n > most || n < most/2 {
+			t.Errorf("%d asks in a second of rings that lead to nothing, want about %d", n, most)
+		}
+		b.enqueue("first", lanegate.LaneParallel, 300*time.Millisecond)
+		b.enqueue("second", lanegate.LaneParallel, 300*time.Millisecond)
+		<-time.After(takes*(2+restShare) + 300*time.Millisecond + takes + time.Millisecond)
+		synctest.Wait()
+		if got := b.got("first"); len(got) != 1 {
+			t.Errorf("the first job ended as %v: its ring was not heard in its turn", got)
+		}
+		if b.set(func() { before = len(b.queue) }); before != 0 {
+			t.Error("the second job did not get the slot at once")
+		}
+		calm()
+		stop()
+		ended()
+	})
+}
