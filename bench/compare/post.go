@@ -17,12 +17,41 @@ func posting(e *env, conns int) func(ctx context.Context, r *runner) ([]rig.Figu
 		if _, err := r.Drive(ctx, conns, pick(e, time.Second, 300*time.Millisecond), r.submissions("p")); err != nil {
 			return nil, err
 		}
+		used, err := r.cpu()
+		if err != nil {
+			return nil, err
+		}
 		l, err := r.Drive(ctx, conns, pick(e, 4*time.Second, 1500*time.Millisecond), r.submissions("p"))
 		if err != nil {
 			return nil, err
 		}
-		return loadFigures(l, 1), nil
+		spent, err := used()
+		return append(loadFigures(l, 1), spent.figures(l.Requests)...), err
 	}
+}
+
+// spent is processor time: of a contestant, and of its PostgreSQL.
+type spent struct{ own, database time.Duration }
+
+// figures are what one job took.
+func (s spent) figures(jobs int) []rig.Figure {
+	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(max(1, jobs)) }
+	return []rig.Figure{{Name: "CPU µs", Value: each(s.own)}, {Name: "PostgreSQL's CPU µs", Value: each(s.database)}}
+}
+
+// cpu begins to count; used tells what was spent since.
+func (r *runner) cpu() (used func() (spent, error), err error) {
+	now := func() (s spent, err error) {
+		if s.own, err = rig.CPU(r.proc.PID()); err == nil {
+			s.database, err = rig.CPU(r.env.pg.PID())
+		}
+		return s, err
+	}
+	before, err := now()
+	return func() (spent, error) {
+		after, err := now()
+		return spent{after.own - before.own, after.database - before.database}, err
+	}, err
 }
 
 // loadFigures are what a load tells about jobs that go in as many a request.

@@ -119,6 +119,9 @@ func serverUser(dir string) (*syscall.Credential, error) {
 	return nil, errors.New("there is neither a user postgres nor a user nobody to run the server as")
 }
 
+// PID is the process id of the server, the parent of all that work for it.
+func (s *Postgres) PID() int { return s.proc.PID() }
+
 // Create makes an empty database and returns its URL.
 func (s *Postgres) Create(ctx context.Context, name string) (string, error) {
 	if _, err := s.admin.ExecContext(ctx, "CREATE DATABASE "+name); err != nil {
