@@ -48,10 +48,11 @@ type dialect struct {
 	reads sql.TxOptions
 	// bulk: a statement costs a round trip, so that many rows go through one.
 	bulk bool
-	// lockGroup locks what the items of a group will touch, lockClass the row of a
-	// class that was not among it, lockGrants the jobs that are about to start,
-	// returning those that still may; nil where a transaction is alone anyway.
-	lockGroup  func(t *tx, items []*item) error
+	// beginGroup locks what the items of a group will touch and begins t behind these
+	// locks, lockClass locks the row of a class that was not among it, lockGrants the
+	// jobs that are about to start, returning those that still may; nil where a
+	// transaction is alone anyway.
+	beginGroup func(t *tx, items []*item) error
 	lockClass  func(t *tx, id string) error
 	lockGrants func(t *tx, grants []admission.Grant) ([]admission.Grant, error)
 	// ready lists up to max queued jobs whose time has come and that no admission

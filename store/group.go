@@ -179,12 +179,7 @@ func (g *group) run(t *tx, items []*item, together func(*tx, []*item) error) err
 	for _, it := range items {
 		it.reset()
 	}
-	if lock := g.s.d.lockGroup; lock != nil {
-		if err := lock(t, items); err != nil {
-			return fmt.Errorf("lock the group's rows: %w", err)
-		}
-	}
-	if err := t.begin(sqlReadAdmission); err != nil {
+	if err := g.begin(t, items); err != nil {
 		return err
 	}
 	t.successes = &[]success{}
@@ -214,6 +209,18 @@ func (g *group) run(t *tx, items []*item, together func(*tx, []*item) error) err
 		}
 	}
 	return t.noteSuccesses(*t.successes)
+}
+
+// begin is t.begin, behind the locks of what the items will touch where transactions
+// run side by side.
+func (g *group) begin(t *tx, items []*item) error {
+	if g.s.d.beginGroup == nil {
+		return t.begin(sqlReadAdmission)
+	}
+	if err := g.s.d.beginGroup(t, items); err != nil {
+		return fmt.Errorf("begin a group: %w", err)
+	}
+	return nil
 }
 
 // reset forgets the answers of an earlier try.

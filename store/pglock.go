@@ -39,6 +39,24 @@ const (
 	sqlPGLockKeys = `
 SELECT pg_advisory_xact_lock($1, k.n)
   FROM (SELECT w.n FROM unnest(CAST($2 AS int[])) AS w (n) ORDER BY w.n) AS k`
+	// Keys and classes in one round trip. The count is a filter on no row of
+	// job_classes, so it is computed, and the keys are locked, before the first is read.
+	sqlPGLockSubmissions = `
+  WITH held AS MATERIALIZED (` + sqlPGLockKeys + `)
+SELECT id, coalesce(spec->>'overlap', '') AS overlap
+  FROM job_classes
+ WHERE id = ANY($3) AND (SELECT count(*) FROM held) >= 0
+ ORDER BY id
+   FOR UPDATE`
+	// What a group's transaction begins with, behind its locks: sqlReadAdmission, and
+	// which of its keys are known, by their numbers from 1.
+	sqlPGReadGroup = `
+SELECT version, clock_timestamp() AS at,
+       ARRAY(SELECT w.n
+               FROM unnest(CAST($1 AS text[]), CAST($2 AS text[])) WITH ORDINALITY AS w (client, key, n)
+               JOIN idempotency_keys AS k ON k.client = w.client AND k.key = w.key) AS known
+  FROM admission
+ WHERE id = 1`
 	sqlPGLockClasses = `
 SELECT id, coalesce(spec->>'overlap', '') AS overlap
   FROM job_classes
@@ -63,8 +81,9 @@ SELECT ` + jobColumns + `
    FOR UPDATE`
 )
 
-// pgLockGroup locks what the items will touch.
-func (t *tx) pgLockGroup(items []*item) error {
+// pgBeginGroup locks what the items will touch, and reads behind the locks what the
+// group begins with.
+func (t *tx) pgBeginGroup(items []*item) error {
 	keys := map[lockKey]bool{}
 	classes, days, jobs := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, it := range items {
@@ -78,10 +97,7 @@ func (t *tx) pgLockGroup(items []*item) error {
 			}
 		}
 	}
-	if err := t.pgLockKeys(keys); err != nil {
-		return err
-	}
-	waiting, err := t.pgLockClasses(classes, days)
+	waiting, err := t.pgLockSubmissions(keys, classes, days)
 	if err != nil {
 		return err
 	}
@@ -92,8 +108,35 @@ func (t *tx) pgLockGroup(items []*item) error {
 	for _, id := range slices.Concat(waiting, failed) {
 		jobs[id] = true
 	}
-	t.locked, err = t.pgLockJobs(jobs)
-	return err
+	if t.locked, err = t.pgLockJobs(jobs); err != nil {
+		return err
+	}
+	return t.pgReadGroup(keys)
+}
+
+// pgReadGroup begins the transaction of a group with these keys.
+func (t *tx) pgReadGroup(keys map[lockKey]bool) error {
+	if len(keys) == 0 {
+		return t.begin(sqlReadAdmission)
+	}
+	list := slices.Collect(maps.Keys(keys))
+	clients, names := make([]string, len(list)), make([]string, len(list))
+	for i, k := range list {
+		clients[i], names[i] = k.client, k.key
+	}
+	var row struct {
+		admissionRow
+		Known pq.Int64Array `db:"known"`
+	}
+	found, err := t.get(&row, sqlPGReadGroup, pq.Array(clients), pq.Array(names))
+	if err != nil {
+		return fmt.Errorf("read the admission row and the known keys: %w", err)
+	}
+	t.known = make(map[lockKey]bool, len(row.Known))
+	for _, n := range row.Known {
+		t.known[list[n-1]] = true
+	}
+	return t.begun(row.admissionRow, found)
 }
 
 // lockKey is a scoped idempotency key.
@@ -106,18 +149,27 @@ func (k lockKey) bucket() int64 {
 	return int64(h.Sum32() % keyLocks)
 }
 
-func (t *tx) pgLockKeys(keys map[lockKey]bool) error {
+// pgLockSubmissions locks keys, then classes, and returns the waiting jobs of those
+// days that a new job of these classes could be coalesced with.
+func (t *tx) pgLockSubmissions(keys map[lockKey]bool, classes, days map[string]bool) (waiting []string, err error) {
 	if len(keys) == 0 {
-		return nil
+		return t.pgLockClasses(classes, days)
 	}
 	buckets := map[int64]bool{}
 	for k := range keys {
 		buckets[k.bucket()] = true
 	}
-	if _, err := t.exec(sqlPGLockKeys, keyLockSpace, pq.Array(slices.Collect(maps.Keys(buckets)))); err != nil {
-		return fmt.Errorf("lock the idempotency keys: %w", err)
+	var rows []classLock
+	if err := t.all(&rows, sqlPGLockSubmissions, keyLockSpace, pq.Array(slices.Collect(maps.Keys(buckets))), textArray(classes)); err != nil {
+		return nil, fmt.Errorf("lock the idempotency keys and the classes: %w", err)
 	}
-	return nil
+	return t.pgLocked(rows, days)
+}
+
+// classLock is a locked row of a class.
+type classLock struct {
+	ID      string           `db:"id"`
+	Overlap lanegate.Overlap `db:"overlap"`
 }
 
 // pgLockClasses locks the rows of classes and returns the waiting jobs of those
@@ -126,13 +178,15 @@ func (t *tx) pgLockClasses(classes, days map[string]bool) (waiting []string, err
 	if len(classes) == 0 {
 		return nil, nil
 	}
-	var rows []struct {
-		ID      string           `db:"id"`
-		Overlap lanegate.Overlap `db:"overlap"`
-	}
+	var rows []classLock
 	if err := t.all(&rows, sqlPGLockClasses, textArray(classes)); err != nil {
 		return nil, fmt.Errorf("lock the classes: %w", err)
 	}
+	return t.pgLocked(rows, days)
+}
+
+// pgLocked notes locked classes, and finds what waits in those that coalesce.
+func (t *tx) pgLocked(rows []classLock, days map[string]bool) (waiting []string, err error) {
 	if t.classes == nil {
 		t.classes = map[string]bool{}
 	}

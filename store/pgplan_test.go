@@ -17,7 +17,8 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 	for name, c := range map[string]struct {
 		sql, args, want string
 	}{
-		"known keys":   {bulkKnownKeys.many, "NULL, NULL", "idempotency_keys_pkey"},
+		"begin group":  {sqlPGReadGroup, "NULL, NULL", "idempotency_keys_pkey"},
+		"lock group":   {sqlPGLockSubmissions, "NULL, NULL, NULL", "One-Time Filter"},
 		"start":        {bulkStartJob.many, "NULL, NULL, NULL, NULL, NULL", "jobs_pkey"},
 		"payloads":     {bulkGetPayload.many, "NULL", "job_payloads_pkey"},
 		"lock granted": {sqlPGLockGrants, "NULL", "jobs_pkey"},

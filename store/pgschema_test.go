@@ -135,7 +135,7 @@ func TestPostgresStatementsUseTheirIndexes(t *testing.T) {
 		"lock jobs":    {sqlPGLockJobs, []any{textArray(map[string]bool{"q1": true, "q2": true})}, "jobs_pkey"},
 		"old jobs":     {sqlDeleteJobs, []any{old, now, 10}, "jobs_finished_idx"},
 		"runs":         {sqlListRuns, []any{now, 0, now, 10}, "run_log_ended_idx"},
-		"list, paged":  {"SELECT id FROM jobs WHERE class = $1 AND id < $2 ORDER BY id DESC LIMIT 10", []any{"class-001", "q9"}, "Index Scan Backward using jobs_"},
+		"list, paged":  {"SELECT id FROM jobs WHERE class = $1 AND id < $2 ORDER BY id DESC LIMIT 10", []any{"class-001", "q9"}, "Scan Backward using jobs_"},
 		"trial runs":   {sqlListTrialRuns, []any{"v"}, "attempts_verification_idx"},
 		"made up":      {sqlListMadeUp, []any{"v"}, "Index Scan using attempts_"},
 		"failed by id": {sqlPGFindFailed, []any{textArray(map[string]bool{"c": true}), textArray(map[string]bool{"q1": true})}, "idempotency_keys_pkey"},

@@ -19,7 +19,7 @@ func postgresDialect() *dialect {
 		lockAdmission: sqlPGLockAdmission, heads: sqlPGHeads,
 		reads: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
 		sort:  sortPostgres, spent: spentPostgres, bulk: true,
-		lockGroup: (*tx).pgLockGroup, lockClass: (*tx).pgLockClass, lockGrants: (*tx).pgLockGrants, ready: (*tx).pgReady,
+		beginGroup: (*tx).pgBeginGroup, lockClass: (*tx).pgLockClass, lockGrants: (*tx).pgLockGrants, ready: (*tx).pgReady,
 	}
 }
 

@@ -17,7 +17,7 @@ func (d *dialect) hotStatements() []string {
 		sqlGetJobLocked, sqlEndAttempt, sqlUpdateJob, sqlSaveResult, sqlInsertOutput, sqlInsertRun, sqlNoteSuccess,
 		sqlBeatWorker, sqlListHeld,
 	}
-	for _, b := range []bulkSQL{bulkKnownKeys, bulkEndAttempt, bulkUpdateJob, bulkSaveResult, bulkInsertOutput, bulkInsertRun,
+	for _, b := range []bulkSQL{bulkEndAttempt, bulkUpdateJob, bulkSaveResult, bulkInsertOutput, bulkInsertRun,
 		bulkNoteSuccess, bulkInsertMessage, bulkStartJob, bulkGetPayload, bulkInsertAttempt} {
 		hot = append(hot, b.one)
 		if d.bulk {
@@ -25,7 +25,7 @@ func (d *dialect) hotStatements() []string {
 		}
 	}
 	if d.bulk {
-		hot = append(hot, sqlPGInsertJobs, sqlPGLockKeys, sqlPGLockClasses, sqlPGLockJobs, sqlPGLockGrants, sqlPGFindReady)
+		hot = append(hot, sqlPGInsertJobs, sqlPGLockSubmissions, sqlPGReadGroup, sqlPGLockClasses, sqlPGLockJobs, sqlPGLockGrants, sqlPGFindReady)
 	}
 	return hot
 }

@@ -171,13 +171,15 @@ func blob(b []byte) []byte {
 	return b
 }
 
+type keyRow struct {
+	Digest []byte `db:"digest"`
+	Job    string `db:"job_id"`
+}
+
 // replay answers for a key that was used before: the job as it stands, or
 // ErrKeyReused for another body.
 func (t *tx) replay(n service.NewJob) (res service.Submitted, found bool, err error) {
-	var key struct {
-		Digest []byte `db:"digest"`
-		Job    string `db:"job_id"`
-	}
+	var key keyRow
 	if found, err = t.get(&key, sqlGetKey, n.Client, n.Key); err != nil || !found {
 		return res, found, err
 	}

@@ -94,55 +94,39 @@ func (t *tx) isPlain(cfg *configState, n service.NewJob) bool {
 	return true
 }
 
-type keyRow struct {
-	Client string `db:"client"`
-	Key    string `db:"key"`
-}
-
-var bulkKnownKeys = bulkSQL{
-	one: `
-SELECT client, key
-  FROM idempotency_keys
- WHERE client = $1 AND key = $2`,
-	many: `
-SELECT k.client, k.key
-  FROM {{rows text text}} AS w (client, key)
-  JOIN idempotency_keys AS k ON k.client = w.client AND k.key = w.key`,
-}
-
 // withoutKnown leaves out the submissions whose key was used before.
 func (t *tx) withoutKnown(subs []*submission) ([]*submission, error) {
-	var keys [][]any
-	for _, sub := range subs {
-		if sub.Key != "" {
-			keys = append(keys, []any{sub.Client, sub.Key})
+	if t.known == nil {
+		t.known = map[lockKey]bool{}
+		for _, sub := range subs {
+			if sub.Key == "" {
+				continue
+			}
+			var key keyRow
+			found, err := t.get(&key, sqlGetKey, sub.Client, sub.Key)
+			if err != nil {
+				return nil, fmt.Errorf("look for a known key: %w", err)
+			}
+			t.known[lockKey{sub.Client, sub.Key}] = found
 		}
 	}
-	var found []keyRow
-	if err := eachReturning(t, &found, bulkKnownKeys, keys); err != nil {
-		return nil, fmt.Errorf("look for known keys: %w", err)
-	}
-	known := make(map[keyRow]bool, len(found))
-	for _, k := range found {
-		known[k] = true
-	}
 	return slices.DeleteFunc(subs, func(sub *submission) bool {
-		return sub.Key != "" && known[keyRow{sub.Client, sub.Key}]
+		return sub.Key != "" && t.known[lockKey{sub.Client, sub.Key}]
 	}), nil
 }
 
 // One statement for the three tables that a job enters: a round trip less for each.
+// Its rows are those of newRow: what is the same in all of them is not sent.
 const sqlPGInsertJobs = `
   WITH w AS MATERIALIZED (
     SELECT *
-      FROM {{rows text text text text text timestamptz text text timestamptz timestamptz boolean timestamptz text timestamptz text timestamptz timestamptz text bytea bytea}}
-        AS w (id, class, client, idempotency_key, logical_date, run_at, state, reason, submitted_at, ready_at, due,
-              place_at, place_id, first_at, blocked_by, finished_at, ring_at, worker, payload, digest)),
+      FROM {{rows text text text text text timestamptz timestamptz timestamptz text bytea bytea}}
+        AS w (id, class, client, idempotency_key, logical_date, run_at, ready_at, ring_at, worker, payload, digest)),
        j AS (
-    INSERT INTO jobs (id, class, client, idempotency_key, logical_date, run_at, state, reason, submitted_at, ready_at, due,
-           place_at, place_id, first_at, blocked_by, finished_at, ring_at, worker)
-    SELECT id, class, client, idempotency_key, logical_date, run_at, state, reason, submitted_at, ready_at, due,
-           place_at, place_id, first_at, blocked_by, finished_at, ring_at, worker
+    INSERT INTO jobs (id, class, client, idempotency_key, logical_date, run_at, state, submitted_at, ready_at, due,
+           place_at, place_id, ring_at, worker)
+    SELECT id, class, client, idempotency_key, logical_date, run_at, 'queued', CAST($12 AS timestamptz), ready_at, ready_at <= $12,
+           ready_at, id, ring_at, worker
       FROM w),
        k AS (
     INSERT INTO idempotency_keys (client, key, digest, job_id)
@@ -170,7 +154,8 @@ func (t *tx) insertJobs(subs []*submission) error {
 			}
 			continue
 		}
-		rows[i] = append(t.jobArgs(row), blob(sub.Payload), blob(sub.Digest))
+		rows[i] = []any{row.ID, row.Class, row.Client, row.Key, row.LogicalDate, row.RunAt, row.ReadyAt, t.ringAt(row), row.Worker,
+			blob(sub.Payload), blob(sub.Digest)}
 	}
 	if !t.s.d.bulk {
 		return nil
@@ -179,7 +164,7 @@ func (t *tx) insertJobs(subs []*submission) error {
 	if err != nil {
 		return err
 	}
-	n, err := t.exec(sqlPGInsertJobs, args...)
+	n, err := t.exec(sqlPGInsertJobs, append(args, at(t.at))...)
 	if err == nil && n != int64(len(rows)) {
 		err = &faultError{kind: faultBug, text: fmt.Sprintf("%d jobs inserted instead of %d", n, len(rows))}
 	}

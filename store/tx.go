@@ -28,6 +28,9 @@ type tx struct {
 	// locked are the jobs of a group's outcomes as they were when they were locked,
 	// where transactions run side by side.
 	locked map[string]jobRow
+	// known are those of a group's keys that were used before; nil when they are to
+	// be looked for.
+	known map[lockKey]bool
 	// successes are noted at the end of a group, in one order; nil outside of one.
 	successes *[]success
 	// at is the transaction's one time, by the database's clock. In a
@@ -47,14 +50,21 @@ SELECT version, {{now}} AS at
 // begin reads what every transaction starts with; first is sqlReadAdmission or
 // dialect.lockAdmission, and with the latter every read comes after the lock.
 func (t *tx) begin(first string) error {
-	var row struct {
-		Version int64  `db:"version"`
-		At      dbTime `db:"at"`
-	}
+	var row admissionRow
 	found, err := t.get(&row, first)
 	if err != nil {
 		return fmt.Errorf("read the admission row: %w", err)
 	}
+	return t.begun(row, found)
+}
+
+// admissionRow is the one row that all transactions begin with.
+type admissionRow struct {
+	Version int64  `db:"version"`
+	At      dbTime `db:"at"`
+}
+
+func (t *tx) begun(row admissionRow, found bool) error {
 	if !found {
 		return &faultError{kind: faultBug, text: "the admission row is missing: restore the database from a backup"}
 	}
