@@ -209,7 +209,7 @@ func TestReplicasShareKeys(t *testing.T) {
 	f := newFleet(t)
 	f.fleetConfigured(fleetConfig)
 	nodes := []*gateway{f.node("--no-workers"), f.node("--no-workers")}
-	for n := range 100 {
+	for n := range 500 {
 		body := fmt.Sprintf(`{"class": "one", "idempotency_key": "same-%d"}`, n)
 		var got [2]job
 		var status [2]int

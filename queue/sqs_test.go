@@ -4,6 +4,7 @@ package queue_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -265,6 +266,45 @@ func TestSQSLeavesUnknownMessages(t *testing.T) {
 		t.Errorf("unknown = %v, want 3 receives of one message", got)
 	}
 	eventually(t, "the queue is empty", func() bool { return b.held("long") == 0 })
+}
+
+// C07: with a visibility of a few seconds, or of one, no message dies before it is
+// answered: every job runs, once, and no bell ends in the dead-letter queue.
+func TestSQSShortVisibility(t *testing.T) {
+	t.Parallel()
+	for _, v := range []time.Duration{1, 2, 5} {
+		t.Run(fmt.Sprintf("%d s", v), func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, sqstest.Shared(t))
+			b.create("dead", nil)
+			b.create("short", map[string]string{
+				"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:` + sqstest.Region + `:000000000000:` + b.prefix + `dead","maxReceiveCount":"3"}`,
+			})
+			b.lanes = append(b.lanes, lanegate.Lane{Name: "short"})
+			o := b.options()
+			o.Visibility = v * time.Second
+			s, _ := b.open(o)
+			b.worker(s, nil)
+			sender := b.sender()
+			var jobs []string
+			for range 10 {
+				jobs = append(jobs, b.bells.submit("short"))
+				sender.Ring("short")
+			}
+			for _, job := range jobs {
+				eventually(t, "the job runs", func() bool { return b.bells.ran(job) > 0 })
+			}
+			eventually(t, "the queue is empty", func() bool { return b.held("short") == 0 })
+			for _, job := range jobs {
+				if n := b.bells.ran(job); n != 1 {
+					t.Errorf("job %s ran %d times", job, n)
+				}
+			}
+			if n := b.held("dead"); n != 0 {
+				t.Errorf("%d bells in the dead-letter queue", n)
+			}
+		})
+	}
 }
 
 // SQS.md 3.7: a stop lets the open poll end; the next worker gets the next message

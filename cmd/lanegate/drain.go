@@ -12,6 +12,7 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/queue"
+	"github.com/lanegate/lanegate/service"
 )
 
 type drainCmd struct {
@@ -165,6 +166,9 @@ func (d *drain) run(ctx context.Context) error {
 		}
 		if err := d.sendAll(ctx, out); err != nil {
 			return err
+		}
+		if len(d.left)+drainBatch > service.MaxHandOverSkip {
+			return fmt.Errorf("%s can't be sent, see above why: mend that and do it again", lanegate.Count(len(d.left), "job"))
 		}
 	}
 	return nil
