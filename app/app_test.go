@@ -27,11 +27,7 @@ import (
 	"github.com/lanegate/lanegate/worker/runner"
 )
 
-// TestMain lets the test binary be the guard of the runs that it starts.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "guard" {
-		os.Exit(runner.GuardMain())
-	}
 	sqstest.Isolate()
 	os.Exit(pgtest.Run(m))
 }

@@ -38,6 +38,7 @@ queue github.com/lib/pq
 worker $module/openapi
 worker github.com/jmoiron/sqlx
 worker/runner $module/admission
+worker/guard fmt
 api $module/migrations
 api github.com/jmoiron/sqlx
 web $module/openapi

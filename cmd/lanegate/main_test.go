@@ -8,14 +8,9 @@ import (
 	"testing"
 
 	"github.com/lanegate/lanegate/queue/sqstest"
-	"github.com/lanegate/lanegate/worker/runner"
 )
 
-// TestMain lets the test binary be its own guard, as the real one is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "guard" {
-		os.Exit(runner.GuardMain())
-	}
 	sqstest.Isolate()
 	os.Exit(m.Run())
 }

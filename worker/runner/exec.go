@@ -12,14 +12,15 @@ import (
 	"time"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/guard"
 )
 
 // ExecOptions configure an Exec.
 type ExecOptions struct {
 	Catalogue *Catalogue // required
 	Orphans   *Orphans   // required
-	// GuardPath is the command line that starts a guard (a process that calls
-	// GuardMain); by default this binary with the argument "guard".
+	// GuardPath is the command line that starts a guard; by default this binary with
+	// the argument "guard", which is one because it links package guard.
 	GuardPath []string
 	// Grace is the time between TERM and KILL; DefaultGrace when zero.
 	Grace time.Duration
@@ -54,7 +55,7 @@ func NewExec(o ExecOptions) (*Exec, error) {
 	}
 	if len(o.GuardPath) == 0 {
 		// The link stays good when a deployment replaces or deletes the file.
-		o.GuardPath = []string{"/proc/self/exe", "guard"}
+		o.GuardPath = []string{"/proc/self/exe", guard.Command}
 	}
 	if !filepath.IsAbs(o.GuardPath[0]) {
 		return nil, fmt.Errorf("runner: the guard's path %q must be absolute", o.GuardPath[0])
@@ -136,7 +137,7 @@ func (e *Exec) run(ctx context.Context, job Job, lease Lease) lanegate.Ending {
 	if deadline, fenced := lease.Deadline(); fenced {
 		spec.Deadline = max(deadline, 1)
 		if Boottime() >= deadline-e.opts.Grace {
-			return stopped(reasonFenced, "nothing was started")
+			return stopped(guard.ReasonFenced, "nothing was started")
 		}
 	}
 	if ctx.Err() != nil {
@@ -172,9 +173,9 @@ func (e *Exec) lock(ctx context.Context) (lock *os.File, refusal *lanegate.Endin
 	return nil, &end
 }
 
-func (e *Exec) spec(p plan, job Job, dir *scratch, locked bool) guardSpec {
-	return guardSpec{
-		Path: []byte(p.path), Argv: texts(p.argv), Env: texts(p.environ()), Dir: []byte(p.dir),
-		Grace: e.opts.Grace, Timeout: job.Timeout, Locked: locked, Scratch: []byte(dir.dir),
+func (e *Exec) spec(p plan, job Job, dir *scratch, locked bool) guard.Spec {
+	return guard.Spec{
+		Path: p.path, Argv: p.argv, Env: p.environ(), Dir: p.dir,
+		Grace: e.opts.Grace, Timeout: job.Timeout, Locked: locked, Scratch: dir.dir,
 	}
 }

@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/guard"
 )
 
 // specWait bounds how long a new guard may take to read its spec.
@@ -22,27 +22,27 @@ type execRun struct {
 	exec     *Exec
 	job      Job
 	child    *Child
-	control  *os.File           // orders
-	reports  <-chan guardReport // closed when the guard is gone
+	control  *os.File            // orders
+	reports  <-chan guard.Report // closed when the guard is gone
 	output   *collector
 	launched time.Time
 
 	deadline  time.Duration // boot time, zero without a fence
 	timeoutAt time.Duration // boot time, zero without a limit
-	stop      stopReason    // what the guard was asked to do
+	stop      guard.Reason  // what the guard was asked to do
 	stopSent  bool
-	strikes   int        // silent ticks while the guard should be ending the run
-	abandoned stopReason // why the guard was killed by us
+	strikes   int          // silent ticks while the guard should be ending the run
+	abandoned guard.Reason // why the guard was killed by us
 
 	starting bool          // from here on something may run
-	refused  *guardReport  // nothing was started
+	refused  *guard.Report // nothing was started
 	errno    syscall.Errno // the command could not be executed
-	exit     *guardReport  // how the command itself ended
+	exit     *guard.Report // how the command itself ended
 	ended    bool          // the guard vouches that nothing is left
 }
 
 // launch starts a guard and tells it what to run. On an error nothing runs.
-func (e *Exec) launch(job Job, spec guardSpec, dir *scratch, lock *os.File) (*execRun, error) {
+func (e *Exec) launch(job Job, spec guard.Spec, dir *scratch, lock *os.File) (*execRun, error) {
 	pipes, err := openPipes(4)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (e *Exec) launch(job Job, spec guardSpec, dir *scratch, lock *os.File) (*ex
 	control, report, stdout, stderr := pipes[0], pipes[1], pipes[2], pipes[3]
 	theirs := []*os.File{control.r, report.w, stdout.w, stderr.w}
 	ours := []*os.File{control.w, report.r, stdout.r, stderr.r}
-	files := []*os.File{0: dir.stdin, 1: stdout.w, 2: stderr.w, guardControlFD: control.r, guardReportFD: report.w}
+	files := []*os.File{0: dir.stdin, 1: stdout.w, 2: stderr.w, guard.ControlFD: control.r, guard.ReportFD: report.w}
 	if lock != nil {
 		files = append(files, lock)
 	}
@@ -78,7 +78,7 @@ func (e *Exec) launch(job Job, spec guardSpec, dir *scratch, lock *os.File) (*ex
 	if spec.Timeout > 0 {
 		r.timeoutAt = Boottime() + spec.Timeout
 	}
-	if !r.order(guardOrder{Spec: &spec}, specWait) {
+	if !r.order(guard.Order{Spec: &spec}, specWait) {
 		// It is dead already, or frozen: it has not read the spec and never will.
 		_ = child.Kill()
 	}
@@ -86,15 +86,15 @@ func (e *Exec) launch(job Job, spec guardSpec, dir *scratch, lock *os.File) (*ex
 }
 
 // readReports decodes the report pipe until the guard is gone.
-func readReports(pipe *os.File) <-chan guardReport {
-	reports := make(chan guardReport)
+func readReports(pipe *os.File) <-chan guard.Report {
+	reports := make(chan guard.Report)
 	go func() {
 		defer close(reports)
 		defer pipe.Close()
-		dec := json.NewDecoder(pipe)
+		in := guard.NewReports(pipe)
 		for {
-			var rep guardReport
-			if dec.Decode(&rep) != nil {
+			rep, err := in.Next()
+			if err != nil {
 				return
 			}
 			reports <- rep
@@ -105,13 +105,9 @@ func readReports(pipe *os.File) <-chan guardReport {
 
 // order sends one order; false means that the guard is gone or does not read.
 // An order of up to PIPE_BUF bytes is written as a whole or not at all.
-func (r *execRun) order(o guardOrder, wait time.Duration) bool {
-	text, err := json.Marshal(o)
-	if err != nil {
-		return false // plain data always marshals
-	}
+func (r *execRun) order(o guard.Order, wait time.Duration) bool {
 	_ = r.control.SetWriteDeadline(time.Now().Add(wait)) // pipes take deadlines
-	_, err = r.control.Write(append(text, '\n'))
+	_, err := r.control.Write(o.Frame())
 	return err == nil
 }
 
@@ -135,7 +131,7 @@ func (r *execRun) follow(ctx context.Context, lease Lease, renewed <-chan struct
 			if deadline, fenced := lease.Deadline(); fenced {
 				r.deadline = deadline
 				// One that does not fit is made good by the next.
-				r.order(guardOrder{Deadline: deadline}, orderWait)
+				r.order(guard.Order{Deadline: deadline}, orderWait)
 			}
 		case <-tick.C:
 			r.watch(ctx)
@@ -146,23 +142,23 @@ func (r *execRun) follow(ctx context.Context, lease Lease, renewed <-chan struct
 // orderWait is short because a guard that lives reads at once.
 const orderWait = 100 * time.Millisecond
 
-func (r *execRun) sendStop() { r.stopSent = r.order(guardOrder{Stop: r.stop}, orderWait) }
+func (r *execRun) sendStop() { r.stopSent = r.order(guard.Order{Stop: r.stop}, orderWait) }
 
 // note takes in one report.
-func (r *execRun) note(ctx context.Context, rep guardReport) {
+func (r *execRun) note(ctx context.Context, rep guard.Report) {
 	r.strikes = 0
 	switch rep.Event {
-	case eventStarting:
+	case guard.EventStarting:
 		r.starting = true
-	case eventRefused:
+	case guard.EventRefused:
 		r.refused = &rep
-	case eventUnstartable:
+	case guard.EventUnstartable:
 		r.errno = rep.Errno
-	case eventExited:
+	case guard.EventExited:
 		r.exit = &rep
-	case eventEnded:
+	case guard.EventEnded:
 		r.ended = true
-	case eventStuck:
+	case guard.EventStuck:
 		r.exec.opts.Logger.WarnContext(ctx, "processes of a run survive KILL",
 			"job", r.job.ID, "attempt", r.job.Attempt, "pids", rep.PIDs)
 	}
@@ -174,7 +170,7 @@ func (r *execRun) tick() time.Duration { return r.exec.patience / 4 }
 // than the grace and some patience: somebody froze it. Only silence that this
 // process was awake to observe counts.
 func (r *execRun) watch(ctx context.Context) {
-	if r.stop != reasonNone && !r.stopSent {
+	if r.stop != guard.ReasonNone && !r.stopSent {
 		r.sendStop()
 	}
 	reason, overdue := r.overdue(Boottime())
@@ -183,7 +179,7 @@ func (r *execRun) watch(ctx context.Context) {
 		return
 	}
 	r.strikes++
-	if time.Duration(r.strikes)*r.tick() < r.exec.opts.Grace+r.exec.patience || r.abandoned != reasonNone {
+	if time.Duration(r.strikes)*r.tick() < r.exec.opts.Grace+r.exec.patience || r.abandoned != guard.ReasonNone {
 		return
 	}
 	r.abandoned = reason
@@ -193,16 +189,16 @@ func (r *execRun) watch(ctx context.Context) {
 }
 
 // overdue says whether the guard should be ending its run by now, and why.
-func (r *execRun) overdue(now time.Duration) (stopReason, bool) {
+func (r *execRun) overdue(now time.Duration) (guard.Reason, bool) {
 	switch {
-	case r.stop != reasonNone:
+	case r.stop != guard.ReasonNone:
 		return r.stop, true
 	case r.timeoutAt > 0 && now >= r.timeoutAt:
-		return reasonTimedOut, true
+		return guard.ReasonTimedOut, true
 	case r.deadline > 0 && now >= r.deadline-r.exec.opts.Grace:
-		return reasonFenced, true
+		return guard.ReasonFenced, true
 	}
-	return reasonStopped, !r.starting || r.exit != nil
+	return guard.ReasonStopped, !r.starting || r.exit != nil
 }
 
 // settle waits until the guard is reaped, everything it may have left is gone
@@ -245,11 +241,11 @@ func (r *execRun) ending(p plan, state *os.ProcessState) lanegate.Ending {
 		end = unstartable(name, p, r.errno)
 	case r.exit != nil:
 		end = r.exitEnding(*r.exit)
-	case !r.starting && r.stop != reasonNone:
+	case !r.starting && r.stop != guard.ReasonNone:
 		end = stopped(r.stop, "nothing was started")
 	case !r.starting:
 		end = troubled("run its guard", fmt.Errorf("it ended before it started the command (%v)", state))
-	case r.abandoned != reasonNone:
+	case r.abandoned != guard.ReasonNone:
 		end = stopped(r.abandoned, "the run's guard process did not answer and was killed with it")
 	default:
 		end.Outcome = lanegate.Lost
@@ -259,7 +255,7 @@ func (r *execRun) ending(p plan, state *os.ProcessState) lanegate.Ending {
 		end.Duration = time.Since(r.launched)
 	}
 	end.Output = r.output.log.output()
-	if r.exit != nil && (r.exit.Reason == reasonNone || end.Outcome == lanegate.Succeeded) {
+	if r.exit != nil && (r.exit.Reason == guard.ReasonNone || end.Outcome == lanegate.Succeeded) {
 		end.Result = r.output.result.result() // a stopped run may have printed half of it
 	}
 	return end
@@ -269,19 +265,19 @@ func (r *execRun) ending(p plan, state *os.ProcessState) lanegate.Ending {
 const exitDeferred = 75
 
 // exitEnding judges how the command itself ended.
-func (r *execRun) exitEnding(rep guardReport) lanegate.Ending {
+func (r *execRun) exitEnding(rep guard.Report) lanegate.Ending {
 	var end lanegate.Ending
 	how := fmt.Sprintf("the command exited with %d", rep.Code)
 	if rep.Signal != 0 {
 		how = "the command was ended by " + signalName(rep.Signal)
 	}
 	switch {
-	case rep.Reason == reasonCancelled && rep.Signal == 0 && rep.Code == 0:
+	case rep.Reason == guard.ReasonCancelled && rep.Signal == 0 && rep.Code == 0:
 		end.Outcome = lanegate.Succeeded
-	case rep.Reason == reasonTimedOut:
+	case rep.Reason == guard.ReasonTimedOut:
 		end = stopped(rep.Reason, how)
 		end.Error = "the time limit of " + lanegate.FormatDuration(r.job.Timeout) + " was reached; " + how
-	case rep.Reason != reasonNone:
+	case rep.Reason != guard.ReasonNone:
 		end = stopped(rep.Reason, how)
 	case rep.Signal != 0:
 		end.Outcome, end.Error = lanegate.Failed, how+", which lanegate did not send"

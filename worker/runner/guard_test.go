@@ -332,3 +332,43 @@ func TestKilledGuardTakesTheCommandAlong(t *testing.T) {
 	g.signal(t, unix.SIGCONT)
 	wantOutcome(t, g.ending(t), lanegate.Lost)
 }
+
+// The guard catches signals; were they ignored, its command would ignore them too.
+func TestCommandStartsWithDefaultSignals(t *testing.T) {
+	e := newExec(t, Command{Argv: []string{"grep", "SigIgn:", "/proc/self/status"}}, nil)
+	end := e.Run(t.Context(), newJob(), Unfenced)
+	wantOutcome(t, end, lanegate.Succeeded)
+	_, text, _ := strings.Cut(end.Output.Head, ":")
+	mask, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGPIPE} {
+		if mask&(1<<(sig-1)) != 0 {
+			t.Errorf("the command ignores %s", unix.SignalName(sig))
+		}
+	}
+}
+
+// The runs lock's descriptor must not sit where scripts redirect by number.
+func TestScriptsDoNotCloseTheRunsLock(t *testing.T) {
+	e := newScript(t, `exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; echo $$ > $PIDS; ls -l /proc/$$/fd; exec sleep 600`)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r := e.start(t, ctx, Unfenced, nil)
+	pid := readPIDs(t, r.pids, 1)[0]
+	held := false
+	entries, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if target, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/fd/" + entry.Name()); err == nil && target == e.opts.RunsLock {
+			held = true
+		}
+	}
+	if !held {
+		t.Error("the command does not hold the runs lock")
+	}
+	cancel(ErrCancelled)
+	wantOutcome(t, r.wait(t), lanegate.Cancelled)
+}

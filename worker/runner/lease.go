@@ -4,7 +4,13 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/lanegate/lanegate/worker/guard"
 )
+
+// Boottime is the time since this machine started, suspended time included: the clock
+// of all deadlines of runs (see guard.Boottime).
+func Boottime() time.Duration { return guard.Boottime() }
 
 // Lease says until when a run may go on. Implementations are safe for use by
 // many runs at once.

@@ -14,17 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/guard"
 )
 
-// The test binary plays guard and gateway (see helper_test.go) as well.
+// The test binary plays the gateway (see helper_test.go) as well; a guard it is by
+// itself.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 {
-		switch os.Args[1] {
-		case "guard":
-			os.Exit(GuardMain())
-		case "gateway":
-			os.Exit(gatewayMain(os.Args[2]))
-		}
+	if len(os.Args) > 2 && os.Args[1] == "gateway" {
+		os.Exit(gatewayMain(os.Args[2]))
 	}
 	os.Exit(m.Run())
 }
@@ -229,11 +226,11 @@ func guardOf(t *testing.T, pid int) int {
 		if args := strings.Split(string(cmdline), "\x00"); len(args) > 1 && args[1] == "guard" {
 			return pid
 		}
-		stat, ok := readStat(pid)
+		stat, ok := guard.ReadStat(pid)
 		if !ok {
 			break
 		}
-		pid = stat.parent
+		pid = stat.Parent
 	}
 	t.Fatal("no guard found")
 	return 0

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanegate/lanegate/worker/guard"
 )
 
 // Orphans makes this process the heir of what killed guards leave behind, and
@@ -43,13 +45,13 @@ func BecomeSubreaper() (*Orphans, error) {
 		return subreaper.orphans, nil
 	}
 	o := &Orphans{known: map[int]uint64{}}
-	pids, err := children()
+	pids, err := guard.Children()
 	if err != nil {
 		return nil, fmt.Errorf("list child processes (is /proc mounted?): %w", err)
 	}
 	for _, pid := range pids {
-		if stat, ok := readStat(pid); ok {
-			o.known[pid] = stat.started
+		if stat, ok := guard.ReadStat(pid); ok {
+			o.known[pid] = stat.Started
 		}
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -123,13 +125,13 @@ func (o *Orphans) End(ctx context.Context) error {
 func (o *Orphans) round() ([]int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	pids, err := children()
+	pids, err := guard.Children()
 	if err != nil {
 		return nil, fmt.Errorf("list child processes: %w", err)
 	}
 	var left []int
 	for _, pid := range pids {
-		if o.own(pid) || reap(pid) {
+		if o.own(pid) || guard.Reap(pid) {
 			continue
 		}
 		_ = unix.Kill(pid, unix.SIGKILL) // refused for a privileged process: it is reported as left
@@ -144,8 +146,8 @@ func (o *Orphans) own(pid int) bool {
 	if !known || started == 0 {
 		return known
 	}
-	stat, ok := readStat(pid)
-	if ok && stat.started == started {
+	stat, ok := guard.ReadStat(pid)
+	if ok && stat.Started == started {
 		return true
 	}
 	delete(o.known, pid) // an early child has ended; its id is in use again

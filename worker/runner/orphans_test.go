@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/lanegate/lanegate/worker/guard"
 )
 
 // startShell starts a registered child of the test process itself.
@@ -54,7 +55,7 @@ func TestOrphansEndsAdoptedProcessesOnly(t *testing.T) {
 	if !alive(own.Pid) {
 		t.Error("a registered child was killed")
 	}
-	left, err := children()
+	left, err := guard.Children()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,58 +113,19 @@ func TestOrphansEndIsBounded(t *testing.T) {
 	}
 }
 
-func TestChildrenBothWays(t *testing.T) {
-	o := newOrphans(t)
-	a, b := startShell(t, o, "exec sleep 600"), startShell(t, o, "exec sleep 600")
-	for name, list := range map[string]func() ([]int, error){"per thread": childrenOfThreads, "by parent": childrenByParent, "chosen": children} {
-		pids, err := list()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !slices.Contains(pids, a.Pid) || !slices.Contains(pids, b.Pid) {
-			t.Errorf("%s: %v lacks %d or %d", name, pids, a.Pid, b.Pid)
-		}
-		if slices.Contains(pids, os.Getpid()) || slices.Contains(pids, os.Getppid()) {
-			t.Errorf("%s: %v holds processes that are no children", name, pids)
-		}
-	}
-}
-
 func TestEarlyChildrenAreKnownByTheirStart(t *testing.T) {
 	o := newOrphans(t)
 	c := startShell(t, o, "exec sleep 600")
-	stat, ok := readStat(c.Pid)
-	if !ok || stat.parent != os.Getpid() || stat.started == 0 {
+	stat, ok := guard.ReadStat(c.Pid)
+	if !ok || stat.Parent != os.Getpid() || stat.Started == 0 {
 		t.Fatalf("stat %+v, %v", stat, ok)
 	}
-	early := &Orphans{known: map[int]uint64{c.Pid: stat.started}}
+	early := &Orphans{known: map[int]uint64{c.Pid: stat.Started}}
 	if !early.own(c.Pid) {
 		t.Error("an early child is taken for an orphan")
 	}
-	early.known[c.Pid] = stat.started + 1
+	early.known[c.Pid] = stat.Started + 1
 	if early.own(c.Pid) || len(early.known) != 0 {
 		t.Error("another process under an early child's id is taken for that child")
-	}
-}
-
-func TestBootTimer(t *testing.T) {
-	timer, err := newBootTimer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer timer.Close()
-	for _, ahead := range []time.Duration{20 * time.Millisecond, -time.Hour} { // a past instant fires at once
-		at := max(Boottime()+ahead, 1)
-		if err := timer.Set(at); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-timer.C:
-		case <-time.After(patience):
-			t.Fatal("no tick")
-		}
-		if now := Boottime(); now < at {
-			t.Errorf("ticked %v early", at-now)
-		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/guard"
 )
 
 // passedByDefault are the variables that every run gets from the gateway.
@@ -182,7 +183,7 @@ func (e *Exec) Describe(job Job) (Description, error) {
 	if !ok {
 		return Description{}, &planFault{text: notInCatalogue(name)}
 	}
-	p, err := command.resolve(name, job, filepath.Join(e.opts.WorkDir, scratchPrefix+"…", payloadName))
+	p, err := command.resolve(name, job, filepath.Join(e.opts.WorkDir, scratchPrefix+"…", guard.PayloadName))
 	if err != nil {
 		return Description{}, err
 	}

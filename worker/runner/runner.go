@@ -7,7 +7,7 @@
 //
 // # How a command runs
 //
-// The gateway starts its own binary again as a guard (GuardMain), one per run.
+// The gateway starts its own binary again as a guard (package guard), one per run.
 // The guard is the command's parent and a child subreaper, so every process that
 // the command leaves behind, however it detached itself, ends up as the guard's
 // child. The guard alone ends runs: on a stop order, at the job's time limit, at
@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/guard"
 )
 
 // Job is one attempt to run, with everything a runner needs to know about it.
@@ -82,41 +83,29 @@ const DefaultGrace = 10 * time.Second
 // failure and mends itself, but asking again at once would only spin.
 const retryAfterTrouble = 30 * time.Second
 
-// stopReason names why a run is ended. The words travel between gateway and guard.
-type stopReason string
-
-const (
-	reasonNone      stopReason = ""
-	reasonCancelled stopReason = "cancelled"
-	reasonStopped   stopReason = "stopped" // drained, or any other cause
-	reasonFenced    stopReason = "fenced"  // told so, or the deadline came near
-	reasonTimedOut  stopReason = "timed_out"
-	reasonOrphaned  stopReason = "orphaned" // the gateway died
-)
-
 // reasonOf maps the cause of an ended context.
-func reasonOf(cause error) stopReason {
+func reasonOf(cause error) guard.Reason {
 	switch {
 	case errors.Is(cause, ErrCancelled):
-		return reasonCancelled
+		return guard.ReasonCancelled
 	case errors.Is(cause, ErrFenced):
-		return reasonFenced
+		return guard.ReasonFenced
 	}
-	return reasonStopped
+	return guard.ReasonStopped
 }
 
 // stopped is the ending of a run that was ended for reason; detail, if any,
 // follows the sentence.
-func stopped(reason stopReason, detail string) lanegate.Ending {
+func stopped(reason guard.Reason, detail string) lanegate.Ending {
 	end := lanegate.Ending{Outcome: lanegate.Interrupted}
 	switch reason {
-	case reasonCancelled:
+	case guard.ReasonCancelled:
 		end.Outcome, end.Error = lanegate.Cancelled, "the job was cancelled"
-	case reasonTimedOut:
+	case guard.ReasonTimedOut:
 		end.Outcome, end.Error = lanegate.TimedOut, "the time limit was reached"
-	case reasonFenced:
+	case guard.ReasonFenced:
 		end.Error = "the worker's lease ran out"
-	case reasonOrphaned:
+	case guard.ReasonOrphaned:
 		end.Error = "the gateway died"
 	default:
 		end.Error = "the gateway stopped the run"

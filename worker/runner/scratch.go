@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanegate/lanegate/worker/guard"
 )
 
 const (
 	scratchPrefix    = "lanegate-run-"
 	scratchUnsettled = ".lanegate-new-" // made, but its payload not yet locked
-	payloadName      = "payload.json"
 	// unsettledFor is far longer than settling takes.
 	unsettledFor = time.Hour
 )
@@ -64,10 +65,10 @@ func newScratch(base string, payload []byte) (_ *scratch, err error) {
 			os.RemoveAll(dir)
 		}
 	}()
-	if err := os.WriteFile(filepath.Join(dir, payloadName), payload, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, guard.PayloadName), payload, 0o600); err != nil {
 		return nil, err
 	}
-	stdin, err := os.Open(filepath.Join(dir, payloadName))
+	stdin, err := os.Open(filepath.Join(dir, guard.PayloadName))
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +81,7 @@ func newScratch(base string, payload []byte) (_ *scratch, err error) {
 		stdin.Close()
 		return nil, err
 	}
-	return &scratch{dir: settled, file: filepath.Join(settled, payloadName), stdin: stdin}, nil
+	return &scratch{dir: settled, file: filepath.Join(settled, guard.PayloadName), stdin: stdin}, nil
 }
 
 // release closes this process's copy of stdin.
@@ -122,7 +123,7 @@ func stale(dir string, entry fs.DirEntry) bool {
 		info, err := entry.Info()
 		return err == nil && time.Since(info.ModTime()) > unsettledFor
 	case strings.HasPrefix(entry.Name(), scratchPrefix):
-		file, err := os.Open(filepath.Join(dir, payloadName))
+		file, err := os.Open(filepath.Join(dir, guard.PayloadName))
 		if errors.Is(err, fs.ErrNotExist) {
 			_ = os.Remove(dir) // removed by half, then it is empty; or it is none of ours
 			return false

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanegate/lanegate/worker/guard"
 )
 
 func TestCleanStale(t *testing.T) {
@@ -42,11 +44,11 @@ func TestCleanStale(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mkdir("other", 48*time.Hour, payloadName)
+	mkdir("other", 48*time.Hour, guard.PayloadName)
 	mkdir(scratchPrefix+"mine", 48*time.Hour, "thesis.txt") // by chance the same beginning
 	mkdir(scratchPrefix+"empty", 0)
-	mkdir(scratchUnsettled+"young", 0, payloadName)
-	mkdir(scratchUnsettled+"old", 2*time.Hour, payloadName)
+	mkdir(scratchUnsettled+"young", 0, guard.PayloadName)
+	mkdir(scratchUnsettled+"old", 2*time.Hour, guard.PayloadName)
 	if err := CleanStale(base); err != nil {
 		t.Fatal(err)
 	}

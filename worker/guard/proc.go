@@ -1,12 +1,9 @@
-package runner
+package guard
 
 import (
 	"errors"
 	"syscall"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // commandProc is the command itself, the guard's first child and the leader of
@@ -18,6 +15,7 @@ import (
 // in the same way, because only the guard reaps them.
 type commandProc struct {
 	pid     int
+	pidfd   int // -1 where the kernel has none
 	started time.Time
 	exited  bool // dead, perhaps still unreaped
 	reaped  bool
@@ -31,34 +29,35 @@ type commandProc struct {
 // command is ended as soon as the guard runs again.
 func (g *guard) start() bool {
 	lockFD := g.raiseLock()
-	g.report(guardReport{Event: eventStarting})
+	g.report(Report{Event: EventStarting})
 	g.pending()
-	if reason := g.due(Boottime()); reason != reasonNone {
-		g.report(guardReport{Event: eventRefused, Reason: reason})
+	if reason := g.due(Boottime()); reason != ReasonNone {
+		g.report(Report{Event: EventRefused, Reason: reason})
 		return false
 	}
-	pid, err := syscall.ForkExec(string(g.spec.Path), words(g.spec.Argv), &syscall.ProcAttr{
-		Dir:   string(g.spec.Dir),
-		Env:   words(g.spec.Env),
+	pidfd := -1
+	pid, err := syscall.ForkExec(g.spec.Path, g.spec.Argv, &syscall.ProcAttr{
+		Dir:   g.spec.Dir,
+		Env:   g.spec.Env,
 		Files: []uintptr{0, 1, 2},
-		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, PidFD: &pidfd},
 	})
 	if err != nil {
 		errno, ok := errors.AsType[syscall.Errno](err)
 		if !ok {
 			errno = syscall.EINVAL
 		}
-		g.report(guardReport{Event: eventUnstartable, Errno: errno})
+		g.report(Report{Event: EventUnstartable, Errno: errno})
 		return false
 	}
 	if lockFD >= 0 {
-		unix.CloseOnExec(lockFD) // the command has its copy; this one is the guard's
+		syscall.CloseOnExec(lockFD) // the command has its copy; this one is the guard's
 	}
-	g.command = commandProc{pid: pid, started: time.Now()}
+	g.command = commandProc{pid: pid, pidfd: pidfd, started: time.Now()}
 	if g.spec.Timeout > 0 {
 		g.timeoutAt = Boottime() + g.spec.Timeout
 	}
-	g.report(guardReport{Event: eventStarted, PID: pid})
+	g.report(Report{Event: EventStarted, PID: pid})
 	return true
 }
 
@@ -70,11 +69,11 @@ func (g *guard) raiseLock() int {
 		return -1
 	}
 	const above = 200
-	fd, err := unix.FcntlInt(guardLockFD, unix.F_DUPFD, above)
+	fd, err := duplicate(LockFD, above)
 	if err != nil {
-		return guardLockFD // few descriptors allowed: the number is only a nicety
+		return LockFD // few descriptors allowed: the number is only a nicety
 	}
-	unix.Close(guardLockFD)
+	_ = syscall.Close(LockFD)
 	return fd
 }
 
@@ -82,32 +81,44 @@ func (g *guard) raiseLock() int {
 // the run is left.
 func (g *guard) sweep() bool {
 	g.noteExit()
-	g.others = g.others[:0]
-	// Without /proc nothing but the command's group can be seen; the last wait
-	// below still tells whether anything is left.
-	pids, _ := children()
-	for _, pid := range pids {
-		if pid != g.command.pid && !reap(pid) {
-			g.others = append(g.others, pid)
-		}
+	// The kernel gives an orphan to the first thread of its new parent that lives, the
+	// main one, which is also the one that started the command.
+	pids, err := childrenOfThread("/proc/thread-self/children")
+	if err != nil {
+		// Without /proc nothing but the command's group can be seen; the last wait
+		// below still tells whether anything is left.
+		pids, _ = Children()
 	}
+	g.takeStock(pids)
 	if !g.command.exited || len(g.others) > 0 {
 		return false
 	}
 	if !g.command.reaped {
-		g.command.reaped = reap(g.command.pid)
+		g.command.reaped = Reap(g.command.pid)
 	}
 	// The list above may have missed a child; the kernel's own answer does not.
 	// As every orphan of the run becomes a child of the guard, no child means
 	// that nothing is left.
 	for {
-		pid, err := unix.Wait4(-1, nil, unix.WNOHANG|unix.WALL, nil)
+		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG|syscall.WALL, nil)
 		switch {
-		case err == unix.EINTR || pid > 0:
-		case err == unix.ECHILD:
+		case err == syscall.EINTR || pid > 0:
+		case err == syscall.ECHILD:
 			return true
 		default:
+			pids, _ = Children()
+			g.takeStock(pids)
 			return false
+		}
+	}
+}
+
+// takeStock reaps the dead among the guard's children and notes the others.
+func (g *guard) takeStock(pids []int) {
+	g.others = g.others[:0]
+	for _, pid := range pids {
+		if pid != g.command.pid && !Reap(pid) {
+			g.others = append(g.others, pid)
 		}
 	}
 }
@@ -118,59 +129,30 @@ func (g *guard) noteExit() {
 	if g.command.exited {
 		return
 	}
-	var info unix.Siginfo
-	for {
-		err := unix.Waitid(unix.P_PID, g.command.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || info.Signo == 0 {
-			return
-		}
-		break
+	death, dead := peek(g.command.pid)
+	if !dead {
+		return
 	}
 	g.command.exited = true
-	r := guardReport{Event: eventExited, Reason: g.reason, Elapsed: time.Since(g.command.started)}
-	status := exitStatus(&info)
-	const exitedByItself = 1 // CLD_EXITED; the others (killed, dumped) carry a signal
-	if info.Code == exitedByItself {
-		r.Code = status
+	r := Report{Event: EventExited, Reason: g.reason, Elapsed: time.Since(g.command.started)}
+	if death.exited {
+		r.Code = death.status
 	} else {
-		r.Signal = syscall.Signal(status)
+		r.Signal = syscall.Signal(death.status)
 	}
 	g.report(r)
-}
-
-// exitStatus reads si_status, which package unix leaves unnamed: the third
-// 32-bit word of the union behind the three leading words, which is aligned like
-// a pointer (sigaction(2), <asm-generic/siginfo.h>).
-func exitStatus(info *unix.Siginfo) int {
-	const word = 4
-	align := unsafe.Sizeof(uintptr(0))
-	union := (3*word + align - 1) / align * align
-	return int(*(*int32)(unsafe.Add(unsafe.Pointer(info), union+2*word)))
-}
-
-// reap takes away one dead child; it reports false while the child lives.
-func reap(pid int) bool {
-	for {
-		got, err := unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
-		if err != unix.EINTR {
-			return got == pid || err == unix.ECHILD
-		}
-	}
 }
 
 // termGroup asks the command's group to end. CONT wakes stopped members, which
 // would sit on their TERM otherwise.
 func (g *guard) termGroup() {
 	for _, pid := range g.others {
-		if group, err := unix.Getpgid(pid); err == nil && group == g.command.pid {
+		if group, err := syscall.Getpgid(pid); err == nil && group == g.command.pid {
 			g.warned[pid] = true // a second TERM means "at once" to some programs
 		}
 	}
-	g.signalGroup(unix.SIGTERM)
-	g.signalGroup(unix.SIGCONT)
+	g.signalGroup(syscall.SIGTERM)
+	g.signalGroup(syscall.SIGCONT)
 }
 
 // termOthers asks each adopted child that has not been asked yet.
@@ -180,19 +162,19 @@ func (g *guard) termOthers() {
 			continue
 		}
 		g.warned[pid] = true
-		if group, err := unix.Getpgid(pid); err == nil && group == g.command.pid {
+		if group, err := syscall.Getpgid(pid); err == nil && group == g.command.pid {
 			continue // adopted after the group's TERM, which reached it there
 		}
-		_ = unix.Kill(pid, unix.SIGTERM)
-		_ = unix.Kill(pid, unix.SIGCONT)
+		_ = syscall.Kill(pid, syscall.SIGTERM)
+		_ = syscall.Kill(pid, syscall.SIGCONT)
 	}
 }
 
 // killAll is repeated until nothing is left: each death may hand over children.
 func (g *guard) killAll() {
-	g.signalGroup(unix.SIGKILL)
+	g.signalGroup(syscall.SIGKILL)
 	for _, pid := range g.others {
-		_ = unix.Kill(pid, unix.SIGKILL)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 
@@ -200,7 +182,7 @@ func (g *guard) killAll() {
 // Errors mean that a member is gone or out of reach; the next sweep sees which.
 func (g *guard) signalGroup(sig syscall.Signal) {
 	if !g.command.reaped {
-		_ = unix.Kill(-g.command.pid, sig)
+		_ = syscall.Kill(-g.command.pid, sig)
 	}
 }
 
