@@ -50,7 +50,7 @@ func childrenOfThread(path string) ([]int, error) {
 	}
 	defer func() { _ = syscall.Close(fd) }()
 	var pids []int
-	var buf [4096]byte
+	var buf [512]byte
 	pid := 0
 	for {
 		n, err := syscall.Read(fd, buf[:])

@@ -209,7 +209,7 @@ func (g *guard) supervise() {
 	}
 }
 
-// unsignalled spaces the looks at a command whose end no descriptor tells, on a
+// unsignalled spaces the looks at a command whose end no descriptor tells, mostly on a
 // kernel without pidfds. Usually SIGCHLD is quicker.
 const unsignalled = 50 * time.Millisecond
 
@@ -239,8 +239,16 @@ func (g *guard) await(at time.Duration) error {
 	if at > 0 {
 		fds = append(fds, pollFD{fd: int32(g.timer.fd), events: pollIn})
 	}
-	if _, err := poll(fds, true); err != nil && err != syscall.EINTR {
+	if _, err := poll(fds, true); err != nil && !errors.Is(err, syscall.EINTR) {
 		return os.NewSyscallError("ppoll", err)
+	}
+	for _, fd := range fds {
+		if int(fd.fd) == g.command.pidfd && fd.revents != 0 {
+			// It has said all that it can. If the command can't be waited for yet, as
+			// a debugger has the first word, only looking again helps.
+			_ = syscall.Close(g.command.pidfd)
+			g.command.pidfd = -1
+		}
 	}
 	g.pending()
 	return nil

@@ -2,10 +2,12 @@ package guard
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -48,7 +50,8 @@ type rawGuard struct {
 	reports *Reports
 }
 
-func startRawGuard(t *testing.T) *rawGuard {
+// startRawGuard starts a guard, by way of another program if wrapper names one.
+func startRawGuard(t *testing.T, wrapper ...string) *rawGuard {
 	t.Helper()
 	orders, control, err := os.Pipe()
 	if err != nil {
@@ -62,7 +65,12 @@ func startRawGuard(t *testing.T) *rawGuard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, err := os.StartProcess(exe, []string{exe, Command}, &os.ProcAttr{
+	argv := append(wrapper, exe, Command)
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := os.StartProcess(path, argv, &os.ProcAttr{
 		Env: []string{}, Files: []*os.File{nil, nil, os.Stderr, orders, reports}, Sys: &unix.SysProcAttr{Setsid: true},
 	})
 	orders.Close()
@@ -102,7 +110,7 @@ func (g *rawGuard) next(t *testing.T) Report {
 // wantEnd checks that the guard says no more.
 func (g *rawGuard) wantEnd(t *testing.T) {
 	t.Helper()
-	if r, err := g.reports.Next(); err != io.EOF {
+	if r, err := g.reports.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("report %+v follows, or %v", r, err)
 	}
 }
@@ -292,5 +300,81 @@ func TestGuardIsNotForPeople(t *testing.T) {
 	cmd.Stderr = &text
 	if err := cmd.Run(); cmd.ProcessState.ExitCode() != 2 || !strings.Contains(text.String(), "not for people") {
 		t.Errorf("%v: %q", err, text.String())
+	}
+}
+
+// Who starts a gateway under nohup has it ignore HUP, and its guards inherit that. Their
+// commands don't.
+func TestCommandObeysWhatTheGuardWasToldToIgnore(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "signals")
+	g := startRawGuard(t, "sh", "-c", `trap '' HUP INT TERM PIPE; exec "$@"`, "sh")
+	spec := rawSpec(t, "exec grep SigIgn: /proc/self/status > "+list)
+	g.order(t, Order{Spec: &spec})
+	for _, want := range []Event{EventStarting, EventStarted, EventExited, EventEnded} {
+		r := g.next(t)
+		if r.Event != want || r.Code != 0 || r.Signal != 0 {
+			t.Fatalf("report %+v, want %s", r, want)
+		}
+	}
+	text, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mask, _ := strings.Cut(string(text), ":")
+	if strings.TrimSpace(mask) != "0000000000000000" {
+		t.Errorf("the command ignores signals: %s", text)
+	}
+}
+
+// Signals of people and terminals don't end a guard, and the death of an adopted
+// process is no end of the run.
+func TestGuardOutlivesSignals(t *testing.T) {
+	g := startRawGuard(t)
+	spec := rawSpec(t, "(true &); exec sleep 600")
+	g.order(t, Order{Spec: &spec})
+	g.next(t)
+	g.next(t)
+	for _, sig := range []unix.Signal{
+		unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGPIPE, unix.SIGCHLD,
+	} {
+		g.signal(t, sig)
+	}
+	g.order(t, Order{Stop: ReasonCancelled})
+	for _, want := range []Report{
+		{Event: EventEnding, Reason: ReasonCancelled},
+		{Event: EventExited, Reason: ReasonCancelled, Signal: unix.SIGTERM},
+		{Event: EventEnded},
+	} {
+		r := g.next(t)
+		r.Elapsed = 0
+		if !reflect.DeepEqual(r, want) {
+			t.Errorf("report %+v, want %+v", r, want)
+		}
+	}
+}
+
+// What the command leaves behind is the guard's child, and no zombie for long.
+func TestGuardReapsTheAdopted(t *testing.T) {
+	g := startRawGuard(t)
+	file := filepath.Join(t.TempDir(), "pid")
+	spec := rawSpec(t, "(sh -c 'echo $$ > "+file+"; exec sleep 0.3' &); exec sleep 600")
+	g.order(t, Order{Spec: &spec})
+	g.next(t)
+	g.next(t)
+	var pid int
+	eventually(t, "the command's daemon", func() bool {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return false
+		}
+		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		return err == nil
+	})
+	eventually(t, "the daemon to be reaped", func() bool {
+		_, there := ReadStat(pid)
+		return !there
+	})
+	g.order(t, Order{Stop: ReasonCancelled})
+	for g.next(t).Event != EventEnded {
 	}
 }

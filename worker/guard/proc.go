@@ -15,7 +15,7 @@ import (
 // in the same way, because only the guard reaps them.
 type commandProc struct {
 	pid     int
-	pidfd   int // -1 where the kernel has none
+	pidfd   int // tells its death; -1 once it has, or where the kernel has none
 	started time.Time
 	exited  bool // dead, perhaps still unreaped
 	reaped  bool

@@ -66,7 +66,7 @@ func TestReportsArriveAsSent(t *testing.T) {
 				t.Errorf("%s: sent %+v, got %+v, %v", name, want, got, err)
 			}
 		}
-		if r, err := reports.Next(); err != io.EOF {
+		if r, err := reports.Next(); !errors.Is(err, io.EOF) {
 			t.Errorf("%s: at the end %+v, %v", name, r, err)
 		}
 	}

@@ -16,8 +16,12 @@ type collector struct {
 	wg     sync.WaitGroup
 }
 
-// readSize is the capacity of a pipe: a full one is emptied in one read.
-const readSize = 64 << 10
+const (
+	// quietSize is enough for runs that print little, which most do.
+	quietSize = 4 << 10
+	// readSize is the capacity of a pipe: a full one is emptied in one read.
+	readSize = 64 << 10
+)
 
 // drainWait is how long the pipes are still read after the run has ended. The end
 // of the pipes comes at once then, unless a process outside the run holds one.
@@ -35,7 +39,7 @@ func (e *Exec) collect(stdout, stderr *os.File) *collector {
 // the command must never be blocked or broken by us.
 func (c *collector) read(pipe *os.File, result *resultBuffer, live io.Writer) {
 	defer pipe.Close()
-	buf := make([]byte, readSize)
+	buf := make([]byte, quietSize)
 	held := 0 // bytes at the start of buf: a character whose rest is still to come
 	late := false
 	for {
@@ -54,7 +58,11 @@ func (c *collector) read(pipe *os.File, result *resultBuffer, live io.Writer) {
 			keep = len(all)
 		}
 		_, _ = c.log.Write(all[:keep])
-		held = copy(buf, all[keep:])
+		rest := all[keep:]
+		if len(all) == len(buf) && len(buf) < readSize {
+			buf = make([]byte, readSize)
+		}
+		held = copy(buf, rest)
 		if errors.Is(err, os.ErrDeadlineExceeded) && !late {
 			// This process may have slept through drainWait: what lies in the pipe
 			// is still wanted.

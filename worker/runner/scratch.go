@@ -37,10 +37,13 @@ type scratch struct {
 // privateDir makes the directory for scratch directories and refuses one that
 // others own or can write to: they could read payloads or plant files.
 func privateDir(path string) error {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return err
-	}
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(path, 0o700); err != nil {
+			return err
+		}
+		info, err = os.Stat(path)
+	}
 	if err != nil {
 		return err
 	}
