@@ -224,10 +224,11 @@ func shortJobs(ctx context.Context, e *env) *rig.Cell {
 }
 
 // goBench runs benchmarks of the product's own packages and returns ns per
-// operation by name, without the number of processors.
-func (e *env) goBench(ctx context.Context, pkg, pattern string) (map[string]float64, error) {
+// operation by name, without the number of processors. Variables are NAME=VALUE.
+func (e *env) goBench(ctx context.Context, pkg, pattern string, variables ...string) (map[string]float64, error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", pattern, "-benchtime", pick(e, "1s", "200ms"), "-timeout", "10m", pkg)
 	cmd.Dir = filepath.Dir(filepath.Dir(e.binary)) // the repository's root: the binary is in its bin
+	cmd.Env = append(cmd.Environ(), variables...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("go test -bench %s %s: %w\n%s", pattern, pkg, err, out)
@@ -261,7 +262,7 @@ func guard(ctx context.Context, e *env) *rig.Cell {
 		if err := e.settle(ctx, c); err != nil {
 			return c.Fail(err)
 		}
-		ns, err := e.goBench(ctx, "./worker/runner", "^Benchmark(Guarded|Plain)$")
+		ns, err := e.goBench(ctx, "./worker/runner", "^Benchmark(Guarded|Plain)$", "LANEGATE_BENCH_GUARD="+e.binary)
 		if err != nil {
 			return c.Fail(err)
 		}
