@@ -63,3 +63,25 @@ func TestBootTimer(t *testing.T) {
 		}
 	}
 }
+
+// Where no descriptor tells of the command's death, the guard looks by the clock.
+func TestAwaitLooksByItselfWithoutPidfd(t *testing.T) {
+	g := &guard{hungUp: true, timer: bootTimer{fd: -1}, command: commandProc{pid: startSleeper(t), pidfd: -1}}
+	began := Boottime()
+	waited := make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil && Boottime() < began+unsignalled { // signals of the runtime end a wait early
+			err = g.await(0)
+		}
+		waited <- err
+	}()
+	select {
+	case err := <-waited:
+		if err != nil || g.timer.fd < 0 {
+			t.Errorf("%v, timer %d", err, g.timer.fd)
+		}
+	case <-time.After(patience):
+		t.Fatal("the guard would never look")
+	}
+}

@@ -7,8 +7,8 @@
 // that would cost is the initialisation of packages which a guard doesn't use (schemas
 // of an SDK, registries, a database). Go initialises the first package, by import path,
 // whose imports are ready: so what this package imports has to be little, and itself in
-// need of little. What it would want of golang.org/x/sys/unix, encoding/json and
-// os/signal is therefore in here. A test of cmd/lanegate holds it to that.
+// need of little. What it would want of golang.org/x/sys/unix and encoding/json is
+// therefore in here. A test of cmd/lanegate holds it to that.
 package guard
 
 import (
