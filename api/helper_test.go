@@ -196,8 +196,9 @@ type job struct {
 		Until  *time.Time
 	} `json:"waiting_on"`
 	Ahead *struct {
-		Count int
-		First []string
+		Count   int
+		AtLeast bool `json:"at_least"`
+		First   []string
 	}
 	CancelRequested bool `json:"cancel_requested"`
 	Place           *struct {
@@ -269,7 +270,7 @@ func (g *gateway) job(id string) job {
 // count is the number of jobs in the store.
 func (g *gateway) count() int {
 	g.Helper()
-	jobs, err := g.store.Jobs(context.Background(), service.JobFilter{Limit: 100_000})
+	jobs, _, err := g.store.Jobs(context.Background(), service.JobFilter{Limit: 100_000})
 	g.must(err)
 	return len(jobs)
 }

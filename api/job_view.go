@@ -61,10 +61,14 @@ type waitingResponse struct {
 	Until  *time.Time `json:"until,omitempty" format:"date-time"`
 }
 
-// aheadResponse counts the jobs that stand before this one in its lane.
+// aheadResponse counts the jobs that stand before this one in its lane, and names
+// the first 20.
 type aheadResponse struct {
-	Count int      `json:"count"`
-	First []string `json:"first"`
+	// Count goes up to 2000. AtLeast is true when more stand there, and is left out
+	// otherwise: the count is exact then. What waits in the whole lane is in GET /lanes.
+	Count   int      `json:"count" maximum:"2000"`
+	AtLeast bool     `json:"at_least,omitzero"`
+	First   []string `json:"first"`
 }
 
 func newJobResponse(v service.JobView) jobResponse {
@@ -90,7 +94,7 @@ func newJobResponse(v service.JobView) jobResponse {
 		for _, on := range w.On {
 			r.WaitingOn = append(r.WaitingOn, waitingResponse{Reason: on.Reason, Jobs: on.Jobs, Until: on.Until})
 		}
-		r.Ahead = &aheadResponse{Count: w.Ahead.Count, First: w.Ahead.First}
+		r.Ahead = &aheadResponse{Count: w.Ahead.Count, AtLeast: w.Ahead.AtLeast, First: w.Ahead.First}
 		r.ExpectedStart, r.ExpectedReason = newExpected(w.Expected), w.Expected.Why
 	}
 	return r

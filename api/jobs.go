@@ -57,6 +57,7 @@ func (a *API) getJob(w http.ResponseWriter, r *http.Request) error {
 // listJobs lists jobs, newest first.
 //
 //	@Summary	List jobs
+//	@Description	A page looks at a bounded number of jobs, however many there are. Where few of them pass the filter it may be short, or empty, and yet name a next one: the list ends where next_cursor is absent.
 //	@ID			list-jobs
 //	@Tags		jobs
 //	@Produce	json

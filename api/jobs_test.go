@@ -344,3 +344,27 @@ func TestAheadCountsAndNamesTheFirst(t *testing.T) {
 		t.Errorf("ahead of the first: %+v", first)
 	}
 }
+
+// A long line is counted up to a bound, and says so; a number stays a number.
+func TestAheadOfALongLine(t *testing.T) {
+	g := newGateway(t)
+	g.class("a")
+	ids := []string{g.submit(`{"class":"a"}`).ID}
+	for range 3 {
+		items := strings.TrimSuffix(strings.Repeat(`{"class":"a"},`, 1000), ",")
+		g.do("POST", "/jobs/batch", `{"jobs":[`+items+`]}`).want(200)
+	}
+	ids = append(ids, g.submit(`{"class":"a"}`).ID)
+	if first := g.job(ids[0]).Ahead; first.Count != 0 || first.AtLeast {
+		t.Errorf("ahead of the first: %+v", first)
+	}
+	if last := g.job(ids[1]).Ahead; last.Count != service.AheadCounted || !last.AtLeast || len(last.First) != 20 || last.First[0] != ids[0] {
+		t.Errorf("ahead of the last: %+v", last)
+	}
+	page := into[struct {
+		Items []struct{ Ahead map[string]any }
+	}](g.do("GET", "/jobs?limit=1", "").want(200))
+	if a := page.Items[0].Ahead; a["count"] != 2000. || a["at_least"] != true {
+		t.Errorf("ahead in a page: %v", a)
+	}
+}

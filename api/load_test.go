@@ -141,7 +141,7 @@ func TestThousandAtOnce(t *testing.T) {
 		}
 	}
 	t.Logf("%d of 1000 accepted, all answered within %v", len(accepted), took)
-	stored, err := g.store.Jobs(t.Context(), service.JobFilter{Limit: 2000})
+	stored, _, err := g.store.Jobs(t.Context(), service.JobFilter{Limit: 2000})
 	g.must(err)
 	for _, j := range stored {
 		if !accepted[j.ID] {

@@ -190,5 +190,6 @@ const maxOrderWarnings = 10
 // Close ends what is computed in the background. It comes before the store's.
 func (s *Service) Close() error {
 	s.memo.close()
+	s.lines.close()
 	return nil
 }

@@ -42,13 +42,6 @@ func (s *Service) ForeseeNow(ctx context.Context) error {
 	s.oracle.next, s.oracle.quiet = time.Time{}, time.Time{}
 	clear(s.oracle.histories)
 	s.oracle.running.Unlock()
-	s.lines.forget()
 	s.oracle.look()
 	return s.Foresee(ctx)
-}
-
-func (c *linesCache) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = time.Time{}
 }

@@ -11,8 +11,13 @@ import (
 	"github.com/lanegate/lanegate/runlog"
 )
 
-// aheadShown is how many of the jobs ahead are named.
-const aheadShown = 20
+const (
+	// AheadCounted is where counting the jobs ahead of one ends: that there are more is
+	// all that is said then, so that a look costs the same however long the line is.
+	AheadCounted = 2000
+	// aheadShown is how many of the jobs ahead are named.
+	aheadShown = 20
+)
 
 // JobView is a job as people see it: with its bytes where asked for, and, while
 // it is queued, with what it waits on.
@@ -44,6 +49,7 @@ type WaitingOn struct {
 }
 
 // JobPage is one page of a list; Next is the Before of the next page, "" at the end.
+// A page before the end may have fewer items than asked for, or none.
 type JobPage struct {
 	Items []JobView
 	Next  string
@@ -76,20 +82,14 @@ const defaultPage = 50
 
 // Jobs lists jobs, newest first, without payloads and results.
 func (s *Service) Jobs(ctx context.Context, f JobFilter) (JobPage, error) {
-	limit := f.Limit
-	if limit <= 0 {
-		limit = defaultPage
+	if f.Limit <= 0 {
+		f.Limit = defaultPage
 	}
-	f.Limit = limit + 1 // one more tells whether there is a next page
-	jobs, err := s.store.Jobs(ctx, f)
+	jobs, next, err := s.store.Jobs(ctx, f)
 	if err != nil {
 		return JobPage{}, err
 	}
-	var page JobPage
-	if len(jobs) > limit {
-		jobs = jobs[:limit]
-		page.Next = jobs[limit-1].ID
-	}
+	page := JobPage{Next: next}
 	waits := make([]*Waiting, len(jobs))
 	if slices.ContainsFunc(jobs, func(j lanegate.Job) bool { return j.State == lanegate.StateQueued }) {
 		ex, err := s.explainer(ctx)
@@ -203,7 +203,7 @@ type explainer struct {
 	classes  map[string]*lanegate.Class
 	heads    map[string]admission.Due  // class → its head
 	routes   map[string]lanegate.Route // class → route now
-	byLane   map[string][]string       // lane → classes routed there now
+	byLane   map[string][]string       // lane → classes routed there now that have due jobs
 	foretold *foresight
 }
 
@@ -218,14 +218,16 @@ func (s *Service) explainer(ctx context.Context) (*explainer, error) {
 		classes: map[string]*lanegate.Class{}, heads: map[string]admission.Due{},
 		routes: map[string]lanegate.Route{}, byLane: map[string][]string{},
 	}
-	for i, c := range in.Classes {
-		route, _ := admission.RouteOf(c, in.Lanes)
-		ex.classes[c.ID], ex.routes[c.ID] = &in.Classes[i], route
-		ex.byLane[route.Lane] = append(ex.byLane[route.Lane], c.ID)
-	}
 	for _, d := range in.Due {
 		if _, ok := ex.heads[d.Class]; !ok {
 			ex.heads[d.Class] = d
+		}
+	}
+	for i, c := range in.Classes {
+		route, _ := admission.RouteOf(c, in.Lanes)
+		ex.classes[c.ID], ex.routes[c.ID] = &in.Classes[i], route
+		if _, due := ex.heads[c.ID]; due {
+			ex.byLane[route.Lane] = append(ex.byLane[route.Lane], c.ID)
 		}
 	}
 	return ex, nil
@@ -252,7 +254,7 @@ func (ex *explainer) explain(ctx context.Context, jobs []lanegate.Job) ([]*Waiti
 		for k, i := range indexes {
 			asked[k] = jobs[i]
 		}
-		ahead, err := ex.store.Ahead(ctx, asked, ex.byLane[lane], aheadShown)
+		ahead, err := ex.store.Ahead(ctx, asked, ex.byLane[lane], AheadCounted, aheadShown)
 		if err != nil {
 			return nil, fmt.Errorf("explain waits in lane %s: %w", lane, err)
 		}

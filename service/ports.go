@@ -95,7 +95,10 @@ type JobFilter struct {
 // JobStore reads jobs and takes people's actions on them.
 type JobStore interface {
 	Job(ctx context.Context, id string) (JobDetail, error) // ErrJobNotFound
-	Jobs(ctx context.Context, f JobFilter) ([]lanegate.Job, error)
+	// Jobs returns a page of a list and the Before of the next one, "" at the end. It
+	// looks at a bounded number of rows: where few match, a page may be short, or
+	// empty, and yet not the last.
+	Jobs(ctx context.Context, f JobFilter) (jobs []lanegate.Job, next string, err error)
 	Attempts(ctx context.Context, job string) ([]lanegate.Attempt, error) // ErrJobNotFound
 	// Output of attempt number n. ErrJobNotFound, ErrAttemptNotFound.
 	Output(ctx context.Context, job string, n int) (lanegate.Output, error)
@@ -111,16 +114,19 @@ type JobStore interface {
 	RunNext(ctx context.Context, job, actor string) (lanegate.Job, error)
 
 	// Ahead returns what stands before each of some queued jobs in the line of their
-	// lane (classes is every class now routed to that lane): the number of due jobs
-	// and the first max of them. The answers are in the order of jobs. It costs one
-	// walk along the line, however many jobs are asked about.
-	Ahead(ctx context.Context, jobs []lanegate.Job, classes []string, max int) ([]Ahead, error)
+	// lane (classes is every class with due jobs that is now routed to it): the number of due jobs,
+	// counted up to most, and the first named of them. The answers are in the order of
+	// jobs. It costs one walk along the line, which ends with most, however many jobs
+	// are asked about and however long the line is.
+	Ahead(ctx context.Context, jobs []lanegate.Job, classes []string, most, named int) ([]Ahead, error)
 }
 
 // Ahead is what stands before a queued job in its lane.
 type Ahead struct {
 	Count int
-	First []string
+	// AtLeast: there are more than Count, which is where counting ends.
+	AtLeast bool
+	First   []string
 }
 
 // Ask is a worker's question for work.

@@ -127,11 +127,11 @@ func quietFor(classes []lanegate.Class) time.Duration {
 }
 
 func (s *Service) foresee(ctx context.Context) (*foresight, error) {
-	lines, err := s.lines.get(ctx)
+	in, err := s.store.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	perClass := min(MaxForetold, max(50, MaxForetold/max(1, len(lines))))
+	perClass := min(MaxForetold, max(50, MaxForetold/max(1, len(in.Due)))) // Due: the heads of the classes that have any
 	line, err := s.store.Line(ctx, perClass, maxForetoldLater)
 	if err != nil {
 		return nil, err

@@ -116,7 +116,7 @@ func (s *Service) TryPhrases(ctx context.Context, class string, t PhraseTrial) (
 	}
 	f := JobFilter{Classes: []string{class}, Verification: true, Limit: 100}
 	for searched < t.Last {
-		jobs, err := s.store.Jobs(ctx, f)
+		jobs, next, err := s.store.Jobs(ctx, f)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -128,10 +128,10 @@ func (s *Service) TryPhrases(ctx context.Context, class string, t PhraseTrial) (
 			searched += n
 			hits = append(hits, found...)
 		}
-		if len(jobs) < f.Limit {
+		if next == "" {
 			break
 		}
-		f.Before = jobs[len(jobs)-1].ID
+		f.Before = next
 	}
 	return hits, searched, nil
 }

@@ -35,6 +35,10 @@ type dialect struct {
 	// plain fills {{plain}} before a column: what keeps the planner from using it
 	// for an index, so that a list is read in its order and ends at its limit.
 	plain string
+	// spans fills {{spans}}: the rows of $3, a JSON list of spanRow. among fills
+	// {{among}} behind a column: is it one of $4, a JSON list of texts? Both are seeks
+	// where the column leads an index.
+	spans, among string
 	// clock is the process's clock where the database has none of its own to
 	// agree on (one process); nil otherwise.
 	clock func() time.Time
@@ -78,7 +82,7 @@ func (d *dialect) sql(q string) string {
 	if s, ok := d.resolved.Load(q); ok {
 		return s.(string)
 	}
-	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{share}}", d.share, "{{skip}}", d.skip, "{{plain}}", d.plain).Replace(q)
+	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{share}}", d.share, "{{skip}}", d.skip, "{{plain}}", d.plain, "{{heads}}", d.heads, "{{spans}}", d.spans, "{{among}}", d.among).Replace(q)
 	s = useHole.ReplaceAllString(s, d.use)
 	s = rowsHole.ReplaceAllStringFunc(s, func(hole string) string { return rowsTable(rowsHole.FindStringSubmatch(hole)[1]) })
 	d.resolved.Store(q, s)

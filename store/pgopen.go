@@ -182,8 +182,9 @@ func (s *Store) openPools(ctx context.Context, cfg pq.Config) error {
 	// and what is in flight leave one behind for each job, until the next vacuum.
 	keyed := maps.Clone(session)
 	keyed["plan_cache_mode"], keyed["enable_seqscan"], keyed["enable_bitmapscan"] = "force_generic_plan", "off", "off"
-	// Lists are planned for what they ask, each time.
-	lists := maps.Clone(session)
+	// Lists are planned for what they ask, each time. They end at a limit, where a
+	// bitmap is whole before its first row comes, and what is counted is in an index.
+	lists := maps.Clone(keyed)
 	lists["plan_cache_mode"] = "force_custom_plan"
 	rest := s.opts.MaxConns - beatConns
 	readers := max(1, rest/3)

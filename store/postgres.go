@@ -16,6 +16,7 @@ func postgresDialect() *dialect {
 	return &dialect{
 		name: "postgres", now: "clock_timestamp()",
 		lock: "FOR UPDATE", share: "FOR KEY SHARE", skip: "FOR UPDATE SKIP LOCKED",
+		spans: sqlPGSpans, among: "= ANY (ARRAY(SELECT json_array_elements_text(CAST($4 AS json))))",
 		lockAdmission: sqlPGLockAdmission, heads: sqlPGHeads,
 		reads: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
 		sort:  sortPostgres, spent: spentPostgres, bulk: true,
@@ -31,6 +32,9 @@ const (
   WITH locked AS MATERIALIZED (SELECT version FROM admission WHERE id = 1 FOR UPDATE)
 SELECT version, clock_timestamp() AS at
   FROM locked`
+	sqlPGSpans = `SELECT i, from_first, from_at, from_id, to_first, to_at, to_id, moved_to, low_at, low_id, last_id
+                          FROM json_to_recordset(CAST($3 AS json)) AS given (i bigint, from_first timestamptz, from_at timestamptz, from_id text,
+                               to_first timestamptz, to_at timestamptz, to_id text, moved_to timestamptz, low_at timestamptz, low_id text, last_id text)`
 	// One index seek per class, whatever the backlog.
 	sqlPGHeads = `
 SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker

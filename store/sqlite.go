@@ -26,6 +26,7 @@ func init() { sqlx.BindDriver(sqliteDriver, sqlx.DOLLAR) }
 func sqliteDialect(clock func() time.Time) *dialect {
 	return &dialect{
 		name: "sqlite", now: "NULL", lock: "", use: "INDEXED BY $1", plain: "+", clock: clock,
+		spans: sqlSQLiteSpans, among: "IN (SELECT value FROM json_each($4))",
 		lockAdmission: sqlReadAdmission, heads: sqlSQLiteHeads, ready: (*tx).listReady, reads: sql.TxOptions{ReadOnly: true}, sort: sortSQLite,
 	}
 }
@@ -42,6 +43,11 @@ SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
                  ORDER BY h.first_at, h.place_at, h.place_id
                  LIMIT $2)
  ORDER BY j.class, j.first_at, j.place_at, j.place_id`
+
+const sqlSQLiteSpans = `SELECT value ->> 'i' AS i, value ->> 'from_first' AS from_first, value ->> 'from_at' AS from_at, value ->> 'from_id' AS from_id,
+                               value ->> 'to_first' AS to_first, value ->> 'to_at' AS to_at, value ->> 'to_id' AS to_id,
+                               value ->> 'moved_to' AS moved_to, value ->> 'low_at' AS low_at, value ->> 'low_id' AS low_id, value ->> 'last_id' AS last_id
+                          FROM json_each($3)`
 
 // openSQLite opens the write and the read pool of the file at path, which must exist.
 func openSQLite(ctx context.Context, path string) (write, read *sqlx.DB, err error) {

@@ -92,6 +92,10 @@ func (t *tx) classFacts(classes []string) (map[string]service.ClassFacts, error)
 	return facts, nil
 }
 
+// failuresLooked is among how many of a class's latest runs failures are looked for:
+// a log may hold a million that are none, such as imported ones.
+const failuresLooked = 1000
+
 // failuresInRow counts for each class that exists the ordinary runs that ended
 // badly since its last success, up to service.FailuresCounted.
 func (t *tx) failuresInRow(classes []string) (map[string]int, error) {
@@ -103,11 +107,13 @@ func (t *tx) failuresInRow(classes []string) (map[string]int, error) {
 	q := `
 SELECT c.id, (SELECT count(*)
                 FROM (SELECT r.id
-                        FROM run_log AS r
-                       WHERE r.class = c.id AND r.ended_at > coalesce(s.ended_at, ` + p.add(at(time.Unix(0, 0))) + `)
-                         AND r.outcome IN ` + list(&p, []lanegate.Outcome{lanegate.Failed, lanegate.TimedOut, lanegate.Lost}) + `
+                        FROM (SELECT l.id, l.outcome, l.verification, l.source
+                                FROM run_log AS l
+                               WHERE l.class = c.id AND l.ended_at > coalesce(s.ended_at, ` + p.add(at(time.Unix(0, 0))) + `)
+                               ORDER BY l.ended_at DESC, l.id DESC
+                               LIMIT ` + p.add(failuresLooked) + `) AS r
+                       WHERE r.outcome IN ` + list(&p, []lanegate.Outcome{lanegate.Failed, lanegate.TimedOut, lanegate.Lost}) + `
                          AND r.verification = '' AND r.source = 'own'
-                       ORDER BY r.ended_at DESC, r.id DESC
                        LIMIT ` + p.add(service.FailuresCounted) + `) AS bad) AS n
   FROM job_classes AS c
   LEFT JOIN class_successes AS s ON s.class = c.id

@@ -196,7 +196,7 @@ var detachedCases = []testCase{
 // countJobs counts the jobs there are.
 func countJobs(e *env) int {
 	e.Helper()
-	jobs, err := e.s.Jobs(e.ctx(), service.JobFilter{Limit: 1000})
+	jobs, _, err := e.s.Jobs(e.ctx(), service.JobFilter{Limit: 1000})
 	e.must(err)
 	return len(jobs)
 }

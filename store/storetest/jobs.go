@@ -173,7 +173,7 @@ var jobCases = []testCase{
 			"a class in a state":      {service.JobFilter{Classes: []string{"c"}, States: []lanegate.State{lanegate.StateSucceeded}}, []string{done.ID}},
 			"everything, and nothing": {service.JobFilter{Classes: []string{"c"}, Lane: lanegate.LaneParallel}, nil},
 		} {
-			jobs, err := e.s.Jobs(e.ctx(), c.f)
+			jobs, _, err := e.s.Jobs(e.ctx(), c.f)
 			e.must(err)
 			var got []string
 			for _, j := range jobs {
@@ -191,7 +191,7 @@ var jobCases = []testCase{
 		var got []string
 		before := ""
 		for {
-			page, err := e.s.Jobs(e.ctx(), service.JobFilter{Before: before, Limit: 10})
+			page, _, err := e.s.Jobs(e.ctx(), service.JobFilter{Before: before, Limit: 10})
 			e.must(err)
 			if len(page) == 0 {
 				break
@@ -224,7 +224,7 @@ var jobCases = []testCase{
 			{b[1], 2, service.Ahead{Count: 3, First: []string{a[0], a[1]}}},
 			{b[1], 0, service.Ahead{Count: 3}},
 		} {
-			got, err := e.s.Ahead(e.ctx(), []lanegate.Job{e.job(c.id).Job}, []string{"a", "b"}, c.max)
+			got, err := e.s.Ahead(e.ctx(), []lanegate.Job{e.job(c.id).Job}, []string{"a", "b"}, 100, c.max)
 			e.must(err)
 			if diff := cmp.Diff([]service.Ahead{c.want}, got); diff != "" {
 				e.Errorf("ahead of %s, at most %d (-want +got):\n%s", c.id, c.max, diff)
@@ -233,19 +233,104 @@ var jobCases = []testCase{
 		_, err := e.s.RunNext(e.ctx(), b[1], "ada")
 		e.must(err)
 		for id, want := range map[string]int{b[1]: 0, a[0]: 1} {
-			got, err := e.s.Ahead(e.ctx(), []lanegate.Job{e.job(id).Job}, []string{"a", "b"}, 20)
+			got, err := e.s.Ahead(e.ctx(), []lanegate.Job{e.job(id).Job}, []string{"a", "b"}, 100, 20)
 			e.must(err)
 			equal(e, fmt.Sprintf("ahead of %s after run-next", id), got[0].Count, want)
 		}
-		got, err := e.s.Ahead(e.ctx(), []lanegate.Job{e.job(a[1]).Job}, nil, 20)
+		got, err := e.s.Ahead(e.ctx(), []lanegate.Job{e.job(a[1]).Job}, nil, 100, 20)
 		e.must(err)
 		equal(e, "ahead in no class", got[0].Count, 0)
-		got, err = e.s.Ahead(e.ctx(), []lanegate.Job{e.job(b[0]).Job, e.job(b[1]).Job, e.job(a[1]).Job}, []string{"a", "b"}, 1)
+		got, err = e.s.Ahead(e.ctx(), []lanegate.Job{e.job(b[0]).Job, e.job(b[1]).Job, e.job(a[1]).Job}, []string{"a", "b"}, 100, 1)
 		e.must(err)
 		want := []service.Ahead{{Count: 3, First: b[1:]}, {}, {Count: 2, First: b[1:]}} // b[1] was moved to the front
 		if diff := cmp.Diff(want, got); diff != "" {
 			e.Errorf("ahead of several (-want +got):\n%s", diff)
 		}
+	}},
+	{"ahead is counted up to a bound", func(e *env) {
+		e.class("a")
+		e.class("b")
+		var jobs []lanegate.Job
+		for range 4 { // in one moment each, and several in one
+			for _, id := range append(e.queue("a", 2), e.batch("b", 3)...) {
+				jobs = append(jobs, e.job(id).Job)
+			}
+		}
+		_, err := e.s.RunNext(e.ctx(), jobs[19].ID, "ada")
+		e.must(err)
+		_, err = e.s.RunNext(e.ctx(), jobs[4].ID, "ada")
+		e.must(err)
+		line := append([]lanegate.Job{e.job(jobs[19].ID).Job, e.job(jobs[4].ID).Job}, slices.Concat(jobs[:4], jobs[5:19])...)
+		asked := slices.Clone(line)
+		slices.Reverse(asked)
+		for _, most := range []int{1, 7, 19, 20, 100} {
+			got, err := e.s.Ahead(e.ctx(), asked, []string{"a", "b"}, most, 2)
+			e.must(err)
+			for i, a := range got {
+				n := len(line) - 1 - i
+				want := service.Ahead{Count: min(n, most), AtLeast: n > most}
+				for _, first := range line[:min(2, want.Count)] {
+					want.First = append(want.First, first.ID)
+				}
+				if diff := cmp.Diff(want, a); diff != "" {
+					e.Errorf("place %d, counted to %d (-want +got):\n%s", n, most, diff)
+				}
+			}
+		}
+	}},
+	{"a page looks at a bounded number of jobs, and says that it goes on", func(e *env) {
+		for _, class := range []string{"rare", "much"} {
+			e.class(class)
+		}
+		want := e.queue("rare", 3)
+		e.submit("rare", func(n *service.NewJob) { n.Client = "other" })
+		for range 18 {
+			e.batch("much", 1000)
+		}
+		slices.Reverse(want)
+		read := func(name string, f service.JobFilter, want []string) (pages int) {
+			e.Helper()
+			var got []string
+			for more := true; more; pages++ {
+				jobs, next, err := e.s.Jobs(e.ctx(), f)
+				e.must(err)
+				for _, j := range jobs {
+					got = append(got, j.ID)
+				}
+				if more = next != ""; more && f.Before != "" && next >= f.Before {
+					e.Fatalf("%s: page %d goes on before %s, not below %s", name, pages, next, f.Before)
+				}
+				f.Before = next
+			}
+			if !slices.Equal(got, want) {
+				e.Errorf("%s: got %v, want %v", name, got, want)
+			}
+			return pages
+		}
+		last, _, err := e.s.Jobs(e.ctx(), service.JobFilter{Client: "other", Classes: []string{"rare"}})
+		e.must(err)
+		if n := read("a client", service.JobFilter{Client: "other"}, []string{last[0].ID}); n < 2 {
+			e.Errorf("%d page looked at every job", n)
+		}
+		all := append([]string{last[0].ID}, want...)
+		for name, f := range map[string]service.JobFilter{
+			"a class":             {Classes: []string{"rare"}},
+			"a class in a state":  {Classes: []string{"rare"}, States: []lanegate.State{lanegate.StateQueued}},
+			"a class in states":   {Classes: []string{"rare", "none"}, States: []lanegate.State{lanegate.StateQueued, lanegate.StateFailed}},
+			"a class's every one": {Classes: []string{"rare"}, Client: "cron", Limit: 10, Lane: lanegate.LaneSerial},
+		} {
+			expect := all
+			if f.Client != "" {
+				expect = want
+			}
+			if n := read(name, f, expect); n != 1 {
+				e.Errorf("%s: %d pages, want one", name, n)
+			}
+		}
+		if n := read("two at a time", service.JobFilter{Classes: []string{"rare"}, States: []lanegate.State{lanegate.StateQueued}, Limit: 2}, all); n != 2 {
+			e.Errorf("%d pages, want two", n)
+		}
+		read("none in a state", service.JobFilter{States: []lanegate.State{lanegate.StateFailed}}, nil)
 	}},
 	{"concurrent actions on one job leave one of them", func(e *env) {
 		e.class("c")

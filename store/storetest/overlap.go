@@ -179,7 +179,7 @@ var overlapCases = []testCase{
 			return err
 		})
 		e.wantLine("c", 1)
-		skipped, err := e.s.Jobs(e.ctx(), service.JobFilter{States: []lanegate.State{lanegate.StateSkipped}, Limit: 50})
+		skipped, _, err := e.s.Jobs(e.ctx(), service.JobFilter{States: []lanegate.State{lanegate.StateSkipped}, Limit: 50})
 		e.must(err)
 		equal(e, "skipped", len(skipped), 29)
 	}},

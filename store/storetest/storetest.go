@@ -211,6 +211,23 @@ func (e *env) queue(class string, n int) []string {
 	return ids
 }
 
+// batch submits n jobs in one transaction, with one time, and returns their ids.
+func (e *env) batch(class string, n int) []string {
+	e.Helper()
+	jobs := make([]service.NewJob, n)
+	ids := make([]string, n)
+	for i := range jobs {
+		jobs[i] = newJob(class)
+		ids[i] = jobs[i].ID
+	}
+	res, err := e.s.SubmitBatch(e.ctx(), jobs)
+	e.must(err)
+	for _, r := range res {
+		e.must(r.Err)
+	}
+	return ids
+}
+
 // worker registers a worker under a new identity and returns that.
 func (e *env) worker(edits ...func(w *service.WorkerInfo)) string {
 	e.Helper()

@@ -125,7 +125,7 @@ var submitCases = []testCase{
 				e.end(grants[0], lanegate.Succeeded)
 			}
 		}
-		jobs, err := e.s.Jobs(e.ctx(), service.JobFilter{Limit: 10})
+		jobs, _, err := e.s.Jobs(e.ctx(), service.JobFilter{Limit: 10})
 		e.must(err)
 		equal(e, "jobs", len(jobs), 1)
 	}},

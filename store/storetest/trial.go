@@ -220,7 +220,7 @@ var trialCases = []testCase{
 		}
 		e.start(w) // all rounds are over
 		for with, n := range map[bool]int{false: 0, true: 4} {
-			jobs, err := e.s.Jobs(e.ctx(), service.JobFilter{Verification: with})
+			jobs, _, err := e.s.Jobs(e.ctx(), service.JobFilter{Verification: with})
 			e.must(err)
 			equal(e, fmt.Sprintf("jobs listed (with made-up ones: %v)", with), len(jobs), n)
 		}
@@ -294,7 +294,7 @@ var trialCases = []testCase{
 		if last["b"].IsZero() || len(last) != 1 {
 			e.Errorf("last successes %v, want b's: its work was done", last)
 		}
-		listed, err := e.s.Jobs(e.ctx(), service.JobFilter{})
+		listed, _, err := e.s.Jobs(e.ctx(), service.JobFilter{})
 		e.must(err)
 		equal(e, "jobs listed", len(listed), 2)
 		if runs := e.trialRuns(v.ID); len(runs) != 2 || runs[0].MadeUp || runs[1].MadeUp {
