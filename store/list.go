@@ -145,7 +145,7 @@ func (t *tx) listStep(f service.JobFilter, w way, most, limit int) (rows []jobRo
 			return nil, "", err
 		}
 		rows = append(rows, part...)
-		partEnd := ""
+		var partEnd string
 		if len(part) == limit {
 			partEnd = part[limit-1].ID
 		} else if partEnd, err = t.listEnd(f, w, value, most); err != nil {

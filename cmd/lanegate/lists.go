@@ -236,13 +236,24 @@ func (c jobsCmd) Run(ctx context.Context, t terminal) error {
 				Jobs   []string `json:"jobs"`
 			} `json:"waiting_on"`
 		} `json:"items"`
+		Next string `json:"next_cursor"`
 	}
 	shown, err := c.get(ctx, t, "/jobs?"+q.Encode(), &list)
 	if err != nil || shown {
 		return err
 	}
+	items := list.Items
+	for len(items) < c.Limit && list.Next != "" { // a short page is not the last one
+		q.Set("limit", fmt.Sprint(c.Limit-len(items)))
+		q.Set("cursor", list.Next)
+		list.Items, list.Next = nil, ""
+		if _, err := c.get(ctx, t, "/jobs?"+q.Encode(), &list); err != nil {
+			return err
+		}
+		items = append(items, list.Items...)
+	}
 	rows := [][]string{{"JOB", "CLASS", "STATE", "SUBMITTED", "WHY"}}
-	for _, j := range list.Items {
+	for _, j := range items {
 		why := j.Reason
 		var waits []string
 		for _, w := range j.WaitingOn {
