@@ -41,7 +41,7 @@ func TestStatementsUseTheirIndexes(t *testing.T) {
 		"due bells":       {sqlListDueBells, "SEARCH jobs USING COVERING INDEX jobs_ring_idx (ring_at>? AND ring_at<?)"},
 		"next bell":       {sqlNextBell, "USING COVERING INDEX jobs_ring_idx"},
 		"in flight":       {sqlListInFlight, "SCAN attempts USING INDEX attempts_in_flight_idx"},
-		"held":            {sqlListHeld, "attempts_worker_idx (worker=?)"},
+		"held":            {sqlListHeld, "attempts_in_flight_idx"},
 		"running one":     {sqlFindRunning, "SEARCH jobs USING INDEX jobs_state_idx (state=? AND id=?)"},
 		"due one":         {sqlFindDue, "SEARCH jobs USING INDEX jobs_line_idx (class=?)"},
 		"waiting one":     {sqlFindWaiting, "SEARCH jobs USING INDEX jobs_line_idx (class=?)"},

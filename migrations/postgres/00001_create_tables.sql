@@ -67,36 +67,39 @@ CREATE INDEX job_classes_lane_idx ON job_classes (lane);
 
 -- The narrow hot row. A queued job has no lane: it follows from its class. Rows
 -- change a few times soon after they were made, then never: they are vacuumed and
--- measured by small shares of the table, whose old rows stand still.
+-- measured by small shares of the table, whose old rows stand still. What starts and
+-- outcomes change stands together behind all else, as an update logs what lies
+-- between the first and the last byte that differ. (Databases made before 2026-12
+-- have another order, and log more; statements name their columns.)
 CREATE TABLE jobs (
     id               text COLLATE "C" PRIMARY KEY,
     class            text COLLATE "C" NOT NULL,
     client           text COLLATE "C" NOT NULL,
     idempotency_key  text COLLATE "C" NOT NULL DEFAULT '',
     logical_date     text COLLATE "C" NOT NULL DEFAULT '',
+    place_id         text COLLATE "C" NOT NULL,
+    blocked_by       text        NOT NULL DEFAULT '',
+    verification     text        NOT NULL DEFAULT '',
     run_at           timestamptz,
-    state            text        NOT NULL,
-    reason           text        NOT NULL DEFAULT '',
     submitted_at     timestamptz NOT NULL,
     ready_at         timestamptz NOT NULL,
-    due              boolean     NOT NULL, -- false: waits for ready_at; read while queued only
     place_at         timestamptz NOT NULL,
-    place_id         text COLLATE "C" NOT NULL,
     first_at         timestamptz NOT NULL DEFAULT '9999-12-31 00:00:00+00',
-    attempts         bigint      NOT NULL DEFAULT 0,
     failures         bigint      NOT NULL DEFAULT 0,
     extra_attempts   bigint      NOT NULL DEFAULT 0,
     losses           bigint      NOT NULL DEFAULT 0,
     deferrals        bigint      NOT NULL DEFAULT 0,
     interruptions    bigint      NOT NULL DEFAULT 0,
-    blocked_by       text        NOT NULL DEFAULT '',
+    attempts         bigint      NOT NULL DEFAULT 0,
+    due              boolean     NOT NULL, -- false: waits for ready_at; read while queued only
     cancel_requested boolean     NOT NULL DEFAULT false,
-    verification     text        NOT NULL DEFAULT '',
-    started_at       timestamptz,
-    finished_at      timestamptz,
+    state            text        NOT NULL,
+    reason           text        NOT NULL DEFAULT '',
     route_lane       text        NOT NULL DEFAULT '',
     route_reason     text        NOT NULL DEFAULT '',
     route_wanted     text        NOT NULL DEFAULT '',
+    started_at       timestamptz,
+    finished_at      timestamptz,
     CONSTRAINT jobs_state_check CHECK (state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled', 'skipped')),
     CONSTRAINT jobs_finished_check CHECK ((finished_at IS NULL) = (state IN ('queued', 'running'))),
     CONSTRAINT jobs_skipped_check CHECK (state <> 'skipped' OR blocked_by <> ''),
