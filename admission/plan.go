@@ -361,10 +361,16 @@ func (p *pass) move(ln *line, w *worker, sign int) {
 // decide takes back what was left to other workers, which has not started, and
 // explains what waits in the state that then is true.
 func (p *pass) decide() Decision {
+	var emptied []string
+	for _, ln := range p.lines {
+		if ln.started == len(ln.due) {
+			emptied = append(emptied, ln.class.ID)
+		}
+	}
 	for _, s := range p.left {
 		p.move(s.line, s.worker, -1)
 	}
-	d := Decision{Grants: p.grants, Blocked: map[string]time.Time{}}
+	d := Decision{Grants: p.grants, Blocked: map[string]time.Time{}, Emptied: emptied}
 	if p.kept != nil {
 		d.Kept = p.kept.waiting().Job
 	}

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -32,4 +33,57 @@ func TestPlannerAnswersLikePlan(t *testing.T) {
 			w.act()
 		}
 	})
+}
+
+// Whoever lists the starts of the lines only, and lists more of the classes that a
+// decision has emptied until it empties none of those, gets the decision about all.
+// What a verification run needs is listed from the first.
+func TestPlanFromPartsOfTheLines(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapidPicker{t})
+		for range 12 {
+			asking := rapid.SampledFrom([]string{"", "w1"}).Draw(t, "asking")
+			in := w.input(asking)
+			in.NoWaits = true
+			want, all := Plan(in), in.Due
+			listed := map[string]int{}
+			for _, d := range all {
+				listed[d.Class] = rapid.IntRange(1, 3).Draw(t, "listed")
+			}
+			if in.Trial != nil {
+				for _, class := range slices.Concat(in.Trial.Members, in.Trial.Round) { // judged by all it may need
+					listed[class] = len(all)
+				}
+			}
+			got, plans := Decision{}, 0
+			for more := true; more; plans++ {
+				if plans > len(listed) {
+					t.Fatal("no end")
+				}
+				in.Due = firstOf(all, listed)
+				got, more = Plan(in), false
+				for _, class := range got.Emptied {
+					more = more || listed[class] < len(all)
+					listed[class] = len(all)
+				}
+			}
+			want.Emptied, got.Emptied = nil, nil
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("asking %q: from parts it differs (-whole +parts):\n%s\ninput: %+v", asking, diff, in)
+			}
+			w.apply(asking, want)
+			w.act()
+		}
+	})
+}
+
+// firstOf is the first n[class] jobs of each class.
+func firstOf(all []Due, n map[string]int) (some []Due) {
+	seen := map[string]int{}
+	for _, d := range all {
+		if seen[d.Class]++; seen[d.Class] <= n[d.Class] {
+			some = append(some, d)
+		}
+	}
+	return some
 }

@@ -2,7 +2,7 @@ package store
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,10 +15,21 @@ import (
 // Admit implements service.Store.
 func (s *Store) Admit(ctx context.Context, ask service.Ask) (service.Admitted, error) {
 	var res service.Admitted
-	err := s.inAdmissionTx(ctx, "admit", func(t *tx) (err error) {
-		res, err = t.admit(ask)
-		return err
-	})
+	var together *togetherError
+	admit := func() error {
+		singly := together != nil
+		return s.inAdmissionTx(ctx, "admit", func(t *tx) (err error) {
+			t.singly = singly
+			res, err = t.admit(ask)
+			together, _ = errors.AsType[*togetherError](err)
+			return err
+		})
+	}
+	err := admit()
+	if together != nil {
+		s.log.WarnContext(ctx, "jobs are started one by one", "err", err)
+		err = admit()
+	}
 	if err != nil {
 		return service.Admitted{}, err
 	}
@@ -26,104 +37,104 @@ func (s *Store) Admit(ctx context.Context, ask service.Ask) (service.Admitted, e
 }
 
 func (t *tx) admit(ask service.Ask) (res service.Admitted, err error) {
-	var me workerRow
-	found, err := t.get(&me, sqlGetWorkerLive, ask.Worker)
+	live, err := t.liveFor(ask.Worker)
 	if err != nil {
 		return res, err
 	}
-	if !found || !me.EndedAt.t.IsZero() {
+	me := slices.IndexFunc(live, func(w workerRow) bool { return w.ID == ask.Worker })
+	if me < 0 {
 		return res, lanegate.ErrWorkerGone
 	}
-	if res.Skipped, err = t.promote(); err != nil {
+	if res.NextDue, err = t.nextDue(); err != nil {
 		return res, err
 	}
-	if !me.Draining {
-		if err := t.plan(ask, &res); err != nil {
+	waits := res.NextDue == 0
+	if waits {
+		if res.Skipped, err = t.promote(); err != nil {
 			return res, err
 		}
 	}
-	res.NextDue, err = t.nextDue()
+	if !live[me].Draining {
+		if err := t.plan(ask, live, &res); err != nil {
+			return res, err
+		}
+	}
+	if waits {
+		res.NextDue, err = t.nextDue()
+	}
 	return res, err
-}
-
-// plan asks the planner what may start on the asking worker and applies it.
-func (t *tx) plan(ask service.Ask, res *service.Admitted) error {
-	in, trial, decision, err := t.decide(ask)
-	if err != nil {
-		return err
-	}
-	gang, changed, err := t.stepTrial(ask.Worker, trial, decision.Trial)
-	if err != nil {
-		return err
-	}
-	if changed {
-		res.Trial = trial.ID
-	}
-	res.Grants = gang
-	res.Fallbacks = map[string]int{}
-	started, err := t.start(decision.Grants)
-	if err != nil {
-		return err
-	}
-	res.Grants = append(res.Grants, started...)
-	for _, g := range started {
-		if route := g.Attempt.Route; route.Reason == lanegate.ReasonLaneUnavailable {
-			res.Fallbacks[route.Wanted]++
-		}
-	}
-	return t.rememberBlocked(in.BlockedSince, decision.Blocked)
-}
-
-// start applies grants, together if that can be; a job that can't start is left
-// out and doesn't stop the others.
-func (t *tx) start(grants []admission.Grant) (started []service.Grant, err error) {
-	if len(grants) > 1 {
-		all, err := t.alone("start together", "", func() (err error) {
-			started, err = t.startTogether(grants)
-			return err
-		})
-		if err != nil || all {
-			return started, err
-		}
-	}
-	started = nil
-	for _, g := range grants {
-		var grant service.Grant
-		ok, err := t.alone("start", g.Job, func() (err error) {
-			grant, err = t.startQueued(g, 0)
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("start job %s: %w", g.Job, err)
-		}
-		if ok {
-			started = append(started, grant)
-		}
-	}
-	return started, nil
 }
 
 // maxDecisions bounds how often one admission decides anew because a job that it
 // chose was cancelled or replaced meanwhile.
 const maxDecisions = 3
 
-// decide asks the planner and locks the jobs it chose.
-func (t *tx) decide(ask service.Ask) (in admission.Input, trial *trialRow, d admission.Decision, err error) {
+// plan asks the planner what may start on the asking worker and applies it, again
+// for what jobs leave free that are gone since they were read.
+func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted) error {
+	res.Fallbacks = map[string]int{}
+	var in admission.Input
+	var decision admission.Decision
+	for range maxDecisions {
+		var trial *trialRow
+		var err error
+		if in, trial, decision, err = t.decide(ask, live); err != nil {
+			return err
+		}
+		gang, changed, err := t.stepTrial(ask.Worker, trial, decision.Trial)
+		if err != nil {
+			return err
+		}
+		if changed {
+			res.Trial = trial.ID
+		}
+		started, gone, err := t.start(decision.Grants)
+		if err != nil {
+			return err
+		}
+		res.Grants = slices.Concat(res.Grants, gang, started)
+		for _, g := range started {
+			if route := g.Attempt.Route; route.Reason == lanegate.ReasonLaneUnavailable {
+				res.Fallbacks[route.Wanted]++
+			}
+			if g.Attempt.Lane == lanegate.LaneSerial {
+				ask.SerialFree = false
+			} else {
+				ask.Free--
+			}
+		}
+		if !gone {
+			break
+		}
+	}
+	return t.rememberBlocked(in.BlockedSince, decision.Blocked)
+}
+
+// decide asks the planner, and locks the jobs it chose when a round is among them,
+// which starts as a whole or not at all.
+func (t *tx) decide(ask service.Ask, live []workerRow) (in admission.Input, trial *trialRow, d admission.Decision, err error) {
 	free := ask.Free
 	if ask.SerialFree {
 		free++
 	}
 	for range maxDecisions {
-		if in, trial, err = t.input(free); err != nil {
+		var rest lineRest
+		if in, trial, rest, err = t.input(live, free); err != nil {
 			return in, nil, d, err
 		}
-		in.Asking = ask.Worker
+		in.Asking, in.NoWaits = ask.Worker, true
 		for i := range in.Workers {
 			if in.Workers[i].ID == ask.Worker {
 				in.Workers[i].Free, in.Workers[i].SerialFree = ask.Free, ask.SerialFree
 			}
 		}
 		d = admission.Plan(in)
+		for more := rest.behind(d.Emptied); len(more) > 0; more = rest.behind(d.Emptied) {
+			if err := t.readOn(&in, rest, more); err != nil {
+				return in, nil, d, err
+			}
+			d = admission.Plan(in)
+		}
 		if all, err := t.lockChosen(&d); err != nil || all {
 			return in, trial, d, err
 		}
@@ -131,12 +142,13 @@ func (t *tx) decide(ask service.Ask) (in admission.Input, trial *trialRow, d adm
 	return in, trial, d, nil
 }
 
-// lockChosen locks the jobs that d starts and takes out of it those that may not
-// start any more; a round of which one is gone loses all. It says whether d still
-// is what it was.
+// lockChosen locks the jobs that d starts, if there are those of a round among
+// them, and takes out of it those that may not start any more; a round of which one
+// is gone loses all. It says whether d still is what it was. Without a round nothing
+// is locked: the start itself says which jobs are gone.
 func (t *tx) lockChosen(d *admission.Decision) (all bool, err error) {
 	lock := t.s.d.lockGrants
-	if lock == nil {
+	if lock == nil || d.Trial == nil || len(d.Trial.Gang) == 0 {
 		return true, nil
 	}
 	chosen := slices.Clone(d.Grants)
@@ -162,29 +174,26 @@ func (t *tx) lockChosen(d *admission.Decision) (all bool, err error) {
 }
 
 // input reads what a decision depends on. free bounds how many jobs of one class
-// could start; each class's list has its head at least, and what the trial needs.
-func (t *tx) input(free int) (in admission.Input, trial *trialRow, err error) {
+// could start; each class's list has its head at least, and what the trial needs;
+// rest says where more may stand behind it. Classes and resources are shared:
+// nobody may change them.
+func (t *tx) input(live []workerRow, free int) (in admission.Input, trial *trialRow, rest lineRest, err error) {
 	cfg, err := t.config()
 	if err != nil {
-		return in, nil, err
-	}
-	live, err := t.liveWorkers()
-	if err != nil {
-		return in, nil, err
+		return in, nil, rest, err
 	}
 	in = admission.Input{
-		Now: t.at, Classes: cfg.copied().Classes, Resources: cfg.copied().Resources,
-		StarveAfter: t.s.opts.StarveAfter,
+		Now: t.at, Classes: cfg.Classes, Resources: cfg.Resources, StarveAfter: t.s.opts.StarveAfter,
 	}
 	if in.Lanes, err = t.lanesNow(cfg, live); err != nil {
-		return in, nil, err
+		return in, nil, rest, err
 	}
 	if in.InFlight, err = t.inFlight(); err != nil {
-		return in, nil, err
+		return in, nil, rest, err
 	}
 	rows, err := t.trials(cfg)
 	if err != nil {
-		return in, nil, err
+		return in, nil, rest, err
 	}
 	var candidates []*admission.Trial
 	for i := range rows {
@@ -194,12 +203,24 @@ func (t *tx) input(free int) (in admission.Input, trial *trialRow, err error) {
 		}
 	}
 	in.Workers = workersOf(live, in.InFlight)
-	if in.Due, err = t.dueHeads(cfg, in, trialHeads(candidates), free); err != nil {
-		return in, nil, err
+	if in.Due, rest, err = t.dueHeads(cfg, in, trialHeads(candidates), free); err != nil {
+		return in, nil, rest, err
 	}
 	trial = chooseTrial(&in, rows, candidates)
 	in.BlockedSince, err = t.blockedSince()
-	return in, trial, err
+	return in, trial, rest, err
+}
+
+// snapshot is input for readers, who may keep and change it: one job of each class,
+// and what the trial needs.
+func (t *tx) snapshot() (admission.Input, error) {
+	live, err := t.liveWorkers()
+	if err != nil {
+		return admission.Input{}, err
+	}
+	in, _, _, err := t.input(live, 1)
+	in.Classes, in.Resources = slices.Clone(in.Classes), slices.Clone(in.Resources)
+	return in, err
 }
 
 // workersOf lists the live workers that may get grants, with what the database
@@ -272,57 +293,8 @@ func (t *tx) inFlight() ([]admission.Running, error) {
 	return running, nil
 }
 
-type headRow struct {
-	Job     string `db:"id"`
-	Class   string `db:"class"`
-	FirstAt dbTime `db:"first_at"`
-	PlaceAt dbTime `db:"place_at"`
-	PlaceID string `db:"place_id"`
-	Worker  string `db:"worker"`
-}
-
-func (r headRow) due() admission.Due {
-	d := admission.Due{Job: r.Job, Class: r.Class, PlaceAt: r.PlaceAt.t, PlaceID: r.PlaceID, Worker: r.Worker}
-	if first := r.FirstAt.ptr(); first != nil {
-		d.FirstAt = *first
-	}
-	return d
-}
-
-// dueHeads reads the start of each class's line: as many jobs as the class and
-// the worker could take, or need says for the rounds of trials, one at least. Classes with
-// the same number are read together, and most have the same.
-func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int, free int) ([]admission.Due, error) {
-	busy := map[string]int{}
-	for _, r := range in.InFlight {
-		if r.Verification == "" {
-			busy[r.Class]++
-		}
-	}
-	byN := map[int][]string{}
-	for _, c := range cfg.Classes {
-		n := max(1, min(c.MaxInFlight-busy[c.ID], free), need[c.ID])
-		byN[n] = append(byN[n], c.ID)
-	}
-	var due []admission.Due
-	for n, classes := range byN {
-		names, err := json.Marshal(classes)
-		if err != nil {
-			return nil, err
-		}
-		var rows []headRow
-		if err := t.all(&rows, t.s.d.heads, string(names), n); err != nil {
-			return nil, fmt.Errorf("read the heads of the lines: %w", err)
-		}
-		for _, r := range rows {
-			due = append(due, r.due())
-		}
-	}
-	return due, nil
-}
-
-// nextDue is how long until the next queued job becomes due; 0 when this pass
-// left some that are, negative when none waits for its time.
+// nextDue is how long until the next queued job becomes due; 0 when some are by now
+// that no admission has noted, negative when none waits for its time.
 func (t *tx) nextDue() (time.Duration, error) {
 	var next dbTime
 	if _, err := t.get(&next, sqlNextReady); err != nil {
@@ -332,52 +304,4 @@ func (t *tx) nextDue() (time.Duration, error) {
 		return -1, nil
 	}
 	return max(0, next.t.Sub(t.at)), nil
-}
-
-const (
-	sqlListBlocked = `
-SELECT job_id, since
-  FROM blocked_heads`
-	sqlDeleteBlocked = `
-DELETE FROM blocked_heads
- WHERE job_id = $1`
-	sqlSaveBlocked = `
-INSERT INTO blocked_heads (job_id, since)
-VALUES ($1, $2)
-    ON CONFLICT (job_id) DO UPDATE SET since = excluded.since`
-)
-
-func (t *tx) blockedSince() (map[string]time.Time, error) {
-	var rows []struct {
-		Job   string `db:"job_id"`
-		Since dbTime `db:"since"`
-	}
-	if err := t.all(&rows, sqlListBlocked); err != nil {
-		return nil, fmt.Errorf("read the blocked heads: %w", err)
-	}
-	blocked := make(map[string]time.Time, len(rows))
-	for _, r := range rows {
-		blocked[r.Job] = r.Since.t
-	}
-	return blocked, nil
-}
-
-// rememberBlocked makes the table hold exactly what now says.
-func (t *tx) rememberBlocked(before, now map[string]time.Time) error {
-	for job := range before {
-		if _, ok := now[job]; !ok {
-			if _, err := t.exec(sqlDeleteBlocked, job); err != nil {
-				return fmt.Errorf("forget blocked job %s: %w", job, err)
-			}
-		}
-	}
-	for job, since := range now {
-		if old, ok := before[job]; ok && old.Equal(lanegate.Micro(since)) {
-			continue
-		}
-		if err := t.one(sqlSaveBlocked, nil, job, at(since)); err != nil {
-			return fmt.Errorf("remember blocked job %s: %w", job, err)
-		}
-	}
-	return nil
 }

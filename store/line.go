@@ -23,7 +23,7 @@ func (s *Store) Line(ctx context.Context, perClass, notDue int) (service.Line, e
 	var line service.Line
 	err := s.inRead(ctx, "read the line", func(t *tx) (err error) {
 		line = service.Line{}
-		if line.Input, _, err = t.input(1); err != nil {
+		if line.Input, err = t.snapshot(); err != nil {
 			return err
 		}
 		line.Input.Due = nil

@@ -19,8 +19,7 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 	}{
 		"begin group":  {sqlPGReadGroup, "NULL, NULL", "idempotency_keys_pkey"},
 		"lock group":   {sqlPGLockSubmissions, "NULL, NULL, NULL", "One-Time Filter"},
-		"start":        {bulkStartJob.many, "NULL, NULL, NULL, NULL, NULL", "jobs_pkey"},
-		"payloads":     {bulkGetPayload.many, "NULL", "job_payloads_pkey"},
+		"start":        {sqlPGStartJobs, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "jobs_pkey"},
 		"lock granted": {sqlPGLockGrants, "NULL", "jobs_pkey"},
 		"lock jobs":    {sqlPGLockJobs, "NULL", "jobs_pkey"},
 		"end":          {bulkEndAttempt.many, strings.TrimSuffix(strings.Repeat("NULL, ", 10), ", "), "attempts_pkey"},

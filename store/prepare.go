@@ -12,20 +12,20 @@ func (d *dialect) hotStatements() []string {
 	hot := []string{
 		sqlReadAdmission, d.lockAdmission,
 		sqlGetKey, sqlInsertKey, sqlInsertJob, sqlInsertPayload,
-		sqlGetWorkerLive, sqlListLiveWorkers, sqlListServed, sqlNextReady, sqlListInFlight, sqlListTrials, sqlListBlocked, d.heads,
+		sqlListLiveFor, sqlListServed, sqlNextReady, sqlListInFlight, sqlListTrials, sqlListBlocked, d.heads,
 		sqlStartJob, sqlInsertAttempt, sqlGetPayload,
 		sqlGetJobLocked, sqlEndAttempt, sqlUpdateJob, sqlSaveResult, sqlInsertOutput, sqlInsertRun, sqlNoteSuccess,
 		sqlBeatWorker, sqlListHeld,
 	}
 	for _, b := range []bulkSQL{bulkEndAttempt, bulkUpdateJob, bulkSaveResult, bulkInsertOutput, bulkInsertRun,
-		bulkNoteSuccess, bulkInsertMessage, bulkStartJob, bulkGetPayload, bulkInsertAttempt} {
+		bulkNoteSuccess, bulkInsertMessage, bulkDeleteBlocked, bulkSaveBlocked} {
 		hot = append(hot, b.one)
 		if d.bulk {
 			hot = append(hot, b.many)
 		}
 	}
 	if d.bulk {
-		hot = append(hot, sqlPGInsertJobs, sqlPGLockSubmissions, sqlPGReadGroup, sqlPGLockClasses, sqlPGLockJobs, sqlPGLockGrants, sqlPGFindReady)
+		hot = append(hot, sqlPGInsertJobs, sqlPGLockSubmissions, sqlPGReadGroup, sqlPGLockClasses, sqlPGLockJobs, sqlPGLockGrants, sqlPGStartJobs, sqlPGFindReady)
 	}
 	return hot
 }

@@ -21,7 +21,7 @@ SELECT id, class, first_at, place_at, place_id, worker
 func (s *Store) Snapshot(ctx context.Context) (admission.Input, error) {
 	var in admission.Input
 	err := s.inRead(ctx, "read a snapshot", func(t *tx) (err error) {
-		if in, _, err = t.input(1); err != nil {
+		if in, err = t.snapshot(); err != nil {
 			return err
 		}
 		var ready []headRow

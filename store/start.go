@@ -58,23 +58,11 @@ func (t *tx) startAttempt(g admission.Grant, round int, job jobRow, payload []by
 
 // newAttempt is the attempt of a grant, with the arguments of sqlInsertAttempt.
 func (t *tx) newAttempt(g admission.Grant, round int, job jobRow, payload []byte) (service.Grant, []any, error) {
-	cfg, err := t.config()
+	row, class, err := t.attemptOf(g)
 	if err != nil {
 		return service.Grant{}, nil, err
 	}
-	class, ok := cfg.class(g.Class)
-	if !ok {
-		return service.Grant{}, nil, &faultError{kind: faultBug, text: "granted a job of the unknown class " + g.Class}
-	}
-	row := attemptRow{
-		Job: job.ID, Number: job.Attempts, Token: newToken(), Class: class.ID, Lane: g.Route.Lane,
-		RouteReason: g.Route.Reason, RouteWanted: g.Route.Wanted, Units: dbJSON[lanegate.Units]{unitsOf(g)},
-		Fingerprint: class.Fingerprint, Worker: g.Worker, Verification: g.Verification, Round: round,
-		Detached: class.Run.Detached(), ReadyAt: job.ReadyAt, StartedAt: at(t.at),
-	}
-	if row.Detached {
-		row.HeartbeatBy = at(t.at.Add(heartbeatOf(class.Run)))
-	}
+	row.Job, row.Number, row.ReadyAt, row.Round = job.ID, job.Attempts, job.ReadyAt, round
 	var digest []byte
 	if g.Verification != "" {
 		digest = digestOf(payload)
@@ -83,6 +71,29 @@ func (t *tx) newAttempt(g admission.Grant, round int, job jobRow, payload []byte
 		row.Units, row.Fingerprint, row.Worker, row.Verification, row.Detached, row.HeartbeatBy, row.ReadyAt, row.StartedAt,
 		row.Round, digest}
 	return service.Grant{Job: job.job(), Attempt: row.attempt(), Class: class, Payload: payload}, args, nil
+}
+
+// attemptOf is the attempt of a grant without what its job says: number, ready time,
+// and the id of one that is made up.
+func (t *tx) attemptOf(g admission.Grant) (row attemptRow, class lanegate.Class, err error) {
+	cfg, err := t.config()
+	if err != nil {
+		return row, class, err
+	}
+	class, ok := cfg.class(g.Class)
+	if !ok {
+		return row, class, &faultError{kind: faultBug, text: "granted a job of the unknown class " + g.Class}
+	}
+	row = attemptRow{
+		Job: g.Job, Token: newToken(), Class: class.ID, Lane: g.Route.Lane,
+		RouteReason: g.Route.Reason, RouteWanted: g.Route.Wanted, Units: dbJSON[lanegate.Units]{unitsOf(g)},
+		Fingerprint: class.Fingerprint, Worker: g.Worker, Verification: g.Verification,
+		Detached: class.Run.Detached(), StartedAt: at(t.at),
+	}
+	if row.Detached {
+		row.HeartbeatBy = at(t.at.Add(heartbeatOf(class.Run)))
+	}
+	return row, class, nil
 }
 
 // unitsOf is never nil: an attempt that takes nothing says so.

@@ -123,6 +123,9 @@ type Store struct {
 	// config is the last set of classes, lanes and resources that was read,
 	// good as long as the admission row has its version.
 	config atomic.Pointer[configState]
+	// emptied are the classes whose part of a line, read for an admission, was too
+	// short lately. It is only a guess at how much to read at once.
+	emptied atomic.Pointer[map[string]bool]
 	// jitter is a random number in [0,1) for backoffs.
 	jitter func() float64
 

@@ -2,12 +2,12 @@ package store
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/lanegate/lanegate"
-	"github.com/lanegate/lanegate/admission"
 	"github.com/lanegate/lanegate/service"
 )
 
@@ -21,13 +21,17 @@ func (t *tx) together(items []*item) error {
 		}
 		return t.endTogether(items)
 	})
-	if err == nil || t.ctx.Err() != nil || t.s.spent(err) {
-		return err
-	}
-	if kind := t.s.d.sort(err); kind == faultAway || kind == faultConflict {
+	if err == nil || t.s.fatal(t.ctx, err) {
 		return err
 	}
 	return &togetherError{err}
+}
+
+// fatal says whether err, of a statement, is no answer about its rows but about the
+// database, the connection or the time there was.
+func (s *Store) fatal(ctx context.Context, err error) bool {
+	kind := s.d.sort(err)
+	return kind == faultAway || kind == faultConflict || ctx.Err() != nil || s.spent(err)
 }
 
 // togetherError: what should be done for many items at once can't be, and nothing
@@ -371,71 +375,4 @@ func (t *tx) noteSuccesses(list []success) error {
 		return fmt.Errorf("note the successes of classes: %w", err)
 	}
 	return nil
-}
-
-type payloadRow struct {
-	Job     string `db:"job_id"`
-	Payload []byte `db:"payload"`
-}
-
-var (
-	bulkStartJob = bulkSQL{
-		one: sqlStartJob,
-		many: `
-UPDATE jobs SET state = 'running', attempts = attempts + 1, started_at = w.s, reason = '',
-       route_lane = w.l, route_reason = w.r, route_wanted = w.w
-  FROM {{rows timestamptz text text text text}} AS w (s, l, r, w, j)
- WHERE id = w.j AND coalesce(state, '') = 'queued'
-RETURNING ` + jobColumns,
-	}
-	bulkGetPayload = bulkSQL{
-		one: `
-SELECT job_id, payload
-  FROM job_payloads
- WHERE job_id = $1`,
-		many: `
-SELECT p.job_id, p.payload
-  FROM {{rows text}} AS w (j)
-  JOIN job_payloads AS p ON p.job_id = w.j`,
-	}
-	bulkInsertAttempt = bulkSQL{
-		one: sqlInsertAttempt,
-		many: `
-INSERT INTO attempts (job_id, number, token, class, lane, route_reason, route_wanted, units, fingerprint, worker,
-       verification, detached, heartbeat_by, ready_at, started_at, verification_round, payload_digest)
-SELECT * FROM {{rows text bigint text text text text text json text text text boolean timestamptz timestamptz timestamptz bigint bytea}}`,
-	}
-)
-
-// startTogether applies grants of jobs that wait in their lines, all or none.
-func (t *tx) startTogether(grants []admission.Grant) ([]service.Grant, error) {
-	starts, ids := make([][]any, len(grants)), make([][]any, len(grants))
-	for i, g := range grants {
-		starts[i] = []any{at(t.at), g.Route.Lane, g.Route.Reason, g.Route.Wanted, g.Job}
-		ids[i] = []any{g.Job}
-	}
-	var jobs []jobRow
-	if err := eachReturning(t, &jobs, bulkStartJob, starts); err != nil {
-		return nil, err
-	}
-	var payloads []payloadRow
-	if err := eachReturning(t, &payloads, bulkGetPayload, ids); err != nil {
-		return nil, err
-	}
-	if len(jobs) != len(grants) || len(payloads) != len(grants) {
-		return nil, &faultError{kind: faultBug, text: fmt.Sprintf("%d granted jobs, of which %d are queued and %d have a payload", len(grants), len(jobs), len(payloads))}
-	}
-	jobOf, payloadOf := make(map[string]jobRow, len(jobs)), make(map[string][]byte, len(jobs))
-	for i := range jobs {
-		jobOf[jobs[i].ID], payloadOf[payloads[i].Job] = jobs[i], payloads[i].Payload
-	}
-	started, attempts := make([]service.Grant, len(grants)), make([][]any, len(grants))
-	for i, g := range grants {
-		grant, args, err := t.newAttempt(g, 0, jobOf[g.Job], payloadOf[g.Job])
-		if err != nil {
-			return nil, err
-		}
-		started[i], attempts[i] = grant, args
-	}
-	return started, t.each(bulkInsertAttempt, attempts)
 }

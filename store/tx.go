@@ -31,6 +31,9 @@ type tx struct {
 	// known are those of a group's keys that were used before; nil when they are to
 	// be looked for.
 	known map[lockKey]bool
+	// singly: what could be done for many rows at once has failed so, and is done
+	// row by row.
+	singly bool
 	// successes are noted at the end of a group, in one order; nil outside of one.
 	successes *[]success
 	// at is the transaction's one time, by the database's clock. In a

@@ -49,6 +49,23 @@ var admitCases = []testCase{
 			e.Errorf("attempts (-granted +stored):\n%s", diff)
 		}
 	}},
+	{"one class among many fills all free slots in one pass, in its order, time after time", func(e *env) {
+		e.must(e.s.Change(e.ctx(), func(tx service.ConfigTx) error {
+			return tx.SaveLane(lanegate.Lane{Name: lanegate.LaneParallel, WidthSetting: 40, AllowOvercommit: true, Order: lanegate.OrderFair, WhenUnavailable: lanegate.FallbackSerial})
+		}))
+		wide := func(c *lanegate.Class) { c.Lane, c.MaxInFlight = lanegate.LaneParallel, 30 }
+		for i := range 30 {
+			e.class(fmt.Sprintf("idle-%02d", i), wide)
+		}
+		e.class("busy", wide)
+		ids := e.queue("busy", 50)
+		w := e.worker(func(w *service.WorkerInfo) { w.Slots = 40 })
+		for _, want := range [][]string{ids[:20], ids[20:30]} { // the second pass is up to the class's limit
+			res, err := e.s.Admit(e.ctx(), service.Ask{Worker: w, Free: 20})
+			e.must(err)
+			equal(e, "granted", fmt.Sprint(granted(res)), fmt.Sprint(want))
+		}
+	}},
 	{"every attempt has a number and a token of its own", func(e *env) {
 		e.class("c")
 		id := e.submit("c").Job.ID

@@ -1,0 +1,132 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/lanegate/lanegate/admission"
+)
+
+type headRow struct {
+	Job     string `db:"id"`
+	Class   string `db:"class"`
+	FirstAt dbTime `db:"first_at"`
+	PlaceAt dbTime `db:"place_at"`
+	PlaceID string `db:"place_id"`
+	Worker  string `db:"worker"`
+}
+
+func (r headRow) due() admission.Due {
+	d := admission.Due{Job: r.Job, Class: r.Class, PlaceAt: r.PlaceAt.t, PlaceID: r.PlaceID, Worker: r.Worker}
+	if first := r.FirstAt.ptr(); first != nil {
+		d.FirstAt = *first
+	}
+	return d
+}
+
+// lineRest says which lines were read in part: for each class how many of its jobs
+// could start at most, where fewer were read and more may stand behind them.
+type lineRest map[string]int
+
+// behind lists those of the classes that have more.
+func (r lineRest) behind(classes []string) (more []string) {
+	for _, c := range classes {
+		if _, ok := r[c]; ok {
+			more = append(more, c)
+		}
+	}
+	return more
+}
+
+// share is how many jobs of each class are read at first: twice its share of what is
+// free. Most classes start fewer, and the rows of the others are read in vain.
+func share(free, classes int) int { return 1 + 2*free/max(1, classes) }
+
+// dueHeads reads the start of each class's line: its share of what is free, or what
+// need says for the rounds of trials, one at least, and never more than class and
+// worker could take. Classes whose lines were emptied lately are read to that
+// number at once.
+func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int, free int) ([]admission.Due, lineRest, error) {
+	busy := map[string]int{}
+	for _, r := range in.InFlight {
+		if r.Verification == "" {
+			busy[r.Class]++
+		}
+	}
+	first, most := map[string]int{}, lineRest{}
+	part, greedy := share(free, len(cfg.Classes)), t.s.emptied.Load()
+	alike := 1 // for most, so that one statement reads them
+	for _, c := range cfg.Classes {
+		n := max(1, min(c.MaxInFlight-busy[c.ID], free), need[c.ID])
+		switch {
+		case need[c.ID] > 0 || greedy != nil && (*greedy)[c.ID]:
+			first[c.ID] = n
+		case n > part:
+			most[c.ID] = n
+			fallthrough
+		default:
+			alike = max(alike, min(n, part))
+		}
+	}
+	for _, c := range cfg.Classes {
+		if first[c.ID] == 0 {
+			first[c.ID] = alike
+		}
+	}
+	due, err := t.heads(first)
+	if err != nil {
+		return nil, nil, err
+	}
+	read := map[string]int{}
+	for i := range due {
+		read[due[i].Class]++
+	}
+	for class := range most {
+		if read[class] < first[class] {
+			delete(most, class) // that is all there is
+		}
+	}
+	return due, most, nil
+}
+
+// readOn reads the lines of some classes anew, as far as they can matter, and
+// remembers these classes for the next pass; rest has them no more.
+func (t *tx) readOn(in *admission.Input, rest lineRest, classes []string) error {
+	n, greedy := map[string]int{}, map[string]bool{}
+	for _, c := range classes {
+		n[c], greedy[c] = rest[c], true
+		delete(rest, c)
+	}
+	t.s.emptied.Store(&greedy)
+	due, err := t.heads(n)
+	if err != nil {
+		return err
+	}
+	kept := slices.DeleteFunc(in.Due, func(d admission.Due) bool { return greedy[d.Class] })
+	in.Due = slices.Concat(kept, due)
+	return nil
+}
+
+// heads reads the first n[class] due jobs of each class. Those with the same number
+// are read together, and most have the same.
+func (t *tx) heads(n map[string]int) (due []admission.Due, err error) {
+	byN := map[int][]string{}
+	for class, n := range n {
+		byN[n] = append(byN[n], class)
+	}
+	for n, classes := range byN {
+		names, err := json.Marshal(classes)
+		if err != nil {
+			return nil, err
+		}
+		var rows []headRow
+		if err := t.all(&rows, t.s.d.heads, string(names), n); err != nil {
+			return nil, fmt.Errorf("read the heads of the lines: %w", err)
+		}
+		for _, r := range rows {
+			due = append(due, r.due())
+		}
+	}
+	return due, nil
+}
