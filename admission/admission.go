@@ -255,8 +255,8 @@ type Decision struct {
 	// Kept is the job whose resources are kept for it, "" when none is.
 	Kept string
 	// Emptied are the classes, by id, all of whose due jobs in the input were started
-	// or left to other workers. If there are more that the input leaves out, a
-	// decision with them may differ; else it would not.
+	// or left to other workers, though more might have been. If the input leaves out
+	// jobs of theirs, a decision with them may differ; else it would not.
 	Emptied []string
 	// Trial is nil when the input has none.
 	Trial *TrialStep

@@ -102,6 +102,8 @@ type line struct {
 	inFlight, verifying int
 	// reserved: none of the due jobs may start but as part of the trial.
 	reserved bool
+	// more: when the last of due had been started, the class and its lane had room.
+	more bool
 	// passed is the job that had its turn, with a free slot, and could not start.
 	passed *Due
 }

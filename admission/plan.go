@@ -313,6 +313,7 @@ func (p *pass) start(ln *line) bool {
 	}
 	job := ln.next()
 	p.move(ln, w, 1)
+	ln.more = !ln.lane.full() && ln.ordinary() < ln.limit()
 	// Nothing is granted behind what is left to another worker: a class's jobs
 	// start in their order.
 	if p.in.Asking != "" && (w.ID != p.in.Asking || ln.started-1 > ln.granted) {
@@ -363,7 +364,7 @@ func (p *pass) move(ln *line, w *worker, sign int) {
 func (p *pass) decide() Decision {
 	var emptied []string
 	for _, ln := range p.lines {
-		if ln.started == len(ln.due) {
+		if ln.started == len(ln.due) && (ln.more || len(p.in.BlockedSince) > 0) {
 			emptied = append(emptied, ln.class.ID)
 		}
 	}
