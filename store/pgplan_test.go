@@ -4,6 +4,7 @@ package store
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -43,11 +44,17 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 		if c.want == "jobs_pkey" && strings.Contains(plan, "jobs_state_idx") {
 			t.Errorf("%s: plan\n%s\nreads all jobs of a state", name, plan)
 		}
+		if name == "start" && !startsInOrder.MatchString(plan) {
+			t.Errorf("start: plan\n%s\ndoes not go through the jobs in the order they were given, by which it locks them", plan)
+		}
 		if strings.Contains(plan, "JIT") {
 			t.Errorf("%s: plan\n%s\nis compiled", name, plan)
 		}
 	}
 }
+
+// startsInOrder: for each row of the CTE w, in their order, a seek of its job.
+var startsInOrder = regexp.MustCompile(`Update on jobs [^\n]*\n\s+->  Nested Loop [^\n]*\n\s+->  CTE Scan on w`)
 
 // explainPrepared is the plan of a statement as the writing pool prepares it; how has
 // EXPLAIN's options.
