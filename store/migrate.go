@@ -12,21 +12,16 @@ import (
 )
 
 // migrate brings the tables up to the newest version that this binary knows. A
-// database that a newer binary has migrated is refused: its rows may mean things
-// that this one would overwrite.
+// database that a newer binary has migrated is served as long as its migrations say
+// that it may be (see compatible), so that one release runs before and after the
+// migrations of the next.
 func migrate(ctx context.Context, db *sql.DB, dialect string, files fs.FS, log *slog.Logger) error {
 	p, err := migrator(db, dialect, files)
 	if err != nil {
 		return err
 	}
-	sources := p.ListSources()
-	newest := sources[len(sources)-1].Version
-	have, err := p.GetDBVersion(ctx)
-	if err != nil {
-		return fmt.Errorf("read the schema's version: %w", err)
-	}
-	if have > newest {
-		return fmt.Errorf("the database has schema version %d, this binary knows up to %d: run the newer binary that migrated it, or restore a backup from before", have, newest)
+	if _, err := compatible(ctx, db, p); err != nil {
+		return err
 	}
 	results, err := p.Up(ctx)
 	for _, r := range results {
@@ -37,7 +32,41 @@ func migrate(ctx context.Context, db *sql.DB, dialect string, files fs.FS, log *
 	if err != nil {
 		return fmt.Errorf("migrate the schema: %w", err)
 	}
-	return nil
+	// A newer binary may have been the one that was waited for.
+	newer, err := compatible(ctx, db, p)
+	if newer > 0 {
+		log.InfoContext(ctx, "a newer release has migrated the database, this one may use it", "version", newer)
+	}
+	return err
+}
+
+const sqlOldestProgram = `
+SELECT oldest_program
+  FROM compatibility`
+
+// compatible refuses a database whose schema is newer than what this binary knows,
+// unless the migrations that made it so say that a binary of this age may use it: its
+// rows may mean things that this one would overwrite. Binaries are numbered by the
+// newest migration that they know; see migration 9. It returns the schema's version
+// if that is newer, else 0.
+func compatible(ctx context.Context, db *sql.DB, p *goose.Provider) (newer int64, err error) {
+	sources := p.ListSources()
+	newest := sources[len(sources)-1].Version
+	have, err := p.GetDBVersion(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the schema's version: %w", err)
+	}
+	if have <= newest {
+		return 0, nil
+	}
+	var oldest int64
+	if err := db.QueryRowContext(ctx, sqlOldestProgram).Scan(&oldest); err != nil {
+		return 0, fmt.Errorf("the database has schema version %d, this binary knows up to %d; ask which binaries may use it: %w", have, newest, err)
+	}
+	if oldest > newest {
+		return 0, fmt.Errorf("the database has schema version %d, which only binaries that know version %d or newer may use, and this one knows up to %d: run the binary that migrated it, or one between the two, or restore a backup from before", have, oldest, newest)
+	}
+	return have, nil
 }
 
 func migrator(db *sql.DB, dialect string, files fs.FS) (*goose.Provider, error) {

@@ -325,7 +325,7 @@ func TestMigrationsUpAndDown(t *testing.T) {
 
 func TestNewerSchemaIsRefused(t *testing.T) {
 	s := newStore(t, Options{})
-	if _, err := s.write.Exec("INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, 1)"); err != nil {
+	if _, err := s.write.Exec("INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, 1); UPDATE compatibility SET oldest_program = 99998"); err != nil {
 		t.Fatal(err)
 	}
 	path := s.path
