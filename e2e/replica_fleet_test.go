@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -55,6 +56,17 @@ done
 [ $i -lt "$SLOTS" ] || echo "overlap $LANEGATE_CLASS $LANEGATE_JOB_ID $LANEGATE_ATTEMPT $(date +%s%N)" >>"$EVENTS"
 exec sh "$PROBE"
 `
+
+// postgres is the test's own way to the database.
+func (f *fleet) postgres() *sql.DB {
+	f.t.Helper()
+	db, err := sql.Open("postgres", f.pg.URL("test"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = db.Close() })
+	return db
+}
 
 // launchNode starts a replica without waiting for it.
 func (f *fleet) launchNode(args ...string) *gateway {

@@ -42,7 +42,7 @@ func (runCmd) Help() string {
 
 The class must be of kind agent: {"run": {"kind": "agent", "command": "heavy"}}; a class that is not registered is created if default_target is of kind agent. The token needs the role run (submit and agent in one). What the class's history knows of the command is a digest of its arguments: keep what changes daily out of them, in the payload.
 
-TERM and INT end the wait, or are passed on to the command as TERM, with KILL after --kill-grace. While the gateway does not answer, the command goes on until the lease is nearly over; then it is stopped, as somebody else may have the turn. When this process dies, the command dies with it, and the line is free within the lease.
+TERM and INT end the wait, or are passed on to the command as TERM, with KILL after --kill-grace. While the gateway does not answer, the command goes on until the lease is nearly over; then it is stopped, as somebody else may have the turn. When this process dies, the command dies with it, and the line is free once the gateways have seen no beat of it for a whole lease.
 
 Exit codes: the command's own; 128 + n when signal n ended it; 125 when nothing ran or its end could not be told (refused, skipped, cancelled, no gateway); 2 for wrong usage.`
 }
