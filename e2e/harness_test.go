@@ -66,7 +66,7 @@ type world struct {
 // grandchild that does the same, and takes the lock named by $LOCK, if any,
 // which all its processes inherit: whoever finds it taken ran beside another.
 // FIRST, if set, is how long a first attempt takes; with DEAF none of its
-// processes ends at TERM.
+// processes ends at TERM. With HOLD it goes on until the test makes the file $HOLD.JOB.
 const probeScript = `#!/bin/sh
 [ -z "$DEAF" ] || trap '' TERM
 [ -z "$FIRST" ] || [ "$LANEGATE_ATTEMPT" != 1 ] || TAKES=$FIRST
@@ -80,6 +80,7 @@ note start
 setsid sh -c 'note() { echo "$1 $LANEGATE_CLASS $LANEGATE_JOB_ID $LANEGATE_ATTEMPT $(date +%s%N)" >>"$EVENTS"; }
 	note gstart; sleep "${TAKES:-0.05}"; note gend' &
 sleep "${TAKES:-0.05}"
+[ -z "$HOLD" ] || until [ -e "$HOLD.$LANEGATE_JOB_ID" ]; do sleep 0.05; done
 wait
 note end
 echo '{"ok": true}'

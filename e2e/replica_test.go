@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"syscall"
@@ -81,33 +80,6 @@ func TestReplicaFrozenBeyondItsLease(t *testing.T) {
 	}
 	f.eventually(20*time.Second, "the woken replica works again", func() bool { return g.w.status("GET", "/readyz", "") == http.StatusOK })
 	f.checkEvents([]string{id}, 2)
-}
-
-// Rolling deploys: a new process serves, the old one stops, every second or so.
-// Nothing is lost and nothing overlaps; what did not end in time goes back.
-func TestReplicasRollingDeploys(t *testing.T) {
-	f := newFleet(t)
-	f.fleetConfigured(fleetConfig)
-	f.node()
-	f.promote(lanegate.LaneParallel, 2, "wide")
-	load := f.load("one", "wide", "one")
-	slow := f.inFlight("slow")
-	load.accepted(slow)
-	for range 5 {
-		old := f.members()
-		f.node()
-		for _, g := range old {
-			f.leave(g)
-			if err := g.term(20 * time.Second); err != nil {
-				t.Fatalf("stop: %v", err)
-			}
-		}
-		<-time.After(time.Duration(300+rand.IntN(700)) * time.Millisecond)
-	}
-	load.settle()
-	if list := f.attempts(slow); list[0].Outcome != "interrupted" {
-		t.Errorf("the run that the first deploy cut off: %+v", list[0])
-	}
 }
 
 // PostgreSQL restarted under load, and then closed to writes as after a failover:
