@@ -287,6 +287,11 @@ func (w *Worker) register(ctx context.Context) bool {
 		if ctx.Err() == nil {
 			w.log.ErrorContext(ctx, "registering the worker failed", "worker", info.ID, "err", err)
 		}
+		if errors.Is(err, lanegate.ErrWorkerGone) {
+			// The call before has landed, though its answer has not. That row has been
+			// there for who knows how long, maybe a lease: it is left to the reapers.
+			info = w.info(w.opts.NewID())
+		}
 		if !sleep(ctx, wait) {
 			return false
 		}

@@ -30,13 +30,15 @@ type fakeBackend struct {
 	cancel   map[string]bool
 	outcomes map[string][]lanegate.Outcome
 	down     bool // every call fails
-	left     []string
-	draining bool
-	asks     []service.Ask
-	reaped   []string
-	live     []service.WorkerInfo
-	rings    chan struct{}
-	nudges   chan struct{}
+	// unanswered: the next registration lands, its answer is lost.
+	unanswered bool
+	left       []string
+	draining   bool
+	asks       []service.Ask
+	reaped     []string
+	live       []service.WorkerInfo
+	rings      chan struct{}
+	nudges     chan struct{}
 }
 
 func newFakeBackend() *fakeBackend {
@@ -97,7 +99,17 @@ func (b *fakeBackend) reapedIDs() (ids []string) {
 }
 
 func (b *fakeBackend) RegisterWorker(_ context.Context, w service.WorkerInfo) error {
-	return b.call(func() error { b.ids = append(b.ids, w.ID); return nil })
+	return b.call(func() error {
+		if slices.Contains(b.ids, w.ID) {
+			return lanegate.ErrWorkerGone
+		}
+		b.ids = append(b.ids, w.ID)
+		if b.unanswered {
+			b.unanswered = false
+			return errDown
+		}
+		return nil
+	})
 }
 
 func (b *fakeBackend) UpdateWorker(_ context.Context, w service.WorkerInfo) error {
@@ -480,6 +492,28 @@ func TestWorkerStartsAnewWhenDeclaredDead(t *testing.T) {
 		synctest.Wait()
 		if got := b.got("k"); !slices.Equal(got, []lanegate.Outcome{lanegate.Succeeded}) {
 			t.Errorf("outcomes under the new identity = %v", got)
+		}
+		stop()
+		ended()
+	})
+}
+
+// A registration that landed without an answer leaves a row that nobody beats for:
+// the worker goes on under another identity, instead of asking for this one for ever.
+func TestWorkerWhoseRegistrationWasNotAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newFakeBackend()
+		b.unanswered = true
+		w, _ := newTestWorker(b, nil)
+		b.submit("j", lanegate.LaneSerial, time.Second)
+		stop, ended := start(t, w)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if !slices.Equal(b.identities(), []string{"w1", "w2"}) {
+			t.Errorf("identities = %v, want a new one", b.identities())
+		}
+		if got := b.got("j"); !slices.Equal(got, []lanegate.Outcome{lanegate.Succeeded}) {
+			t.Errorf("outcomes = %v", got)
 		}
 		stop()
 		ended()
