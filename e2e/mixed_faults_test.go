@@ -263,6 +263,11 @@ func (m *mixed) deploySkewed(r round) func() {
 	if r.launch.skew = 10 * time.Minute; r.number%2 == 0 {
 		r.launch.skew = -r.launch.skew
 	}
+	if skewedBinary(m.t) == binary {
+		m.total["clocks not moved on this processor"]++
+		m.deploy(r)
+		return nil
+	}
 	m.deploy(r)
 	g := m.gateway(r.victim)
 	resp, err := mixedClient.Get(g.w.url("/livez"))
@@ -274,7 +279,7 @@ func (m *mixed) deploySkewed(r round) func() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	if off := time.Until(says) - r.launch.skew; g.w.bin != binary && off.Abs() > time.Minute {
+	if off := time.Until(says) - r.launch.skew; off.Abs() > time.Minute {
 		m.t.Errorf("the gateway's clock says %v, it was to be %v off", says, r.launch.skew)
 	}
 	m.total["clocks moved"]++

@@ -62,7 +62,10 @@ func (l *mixedLoad) pause(d time.Duration) bool {
 }
 
 // posting is one job as a client sends it.
-type posting struct{ key, body string }
+type posting struct {
+	key, body string
+	runAt     time.Time // zero: at once
+}
 
 func (l *mixedLoad) post(client int) {
 	var posted []posting
@@ -74,6 +77,10 @@ func (l *mixedLoad) post(client int) {
 		}
 		p := posting{key: fmt.Sprintf("%d-%d-%d", client, time.Now().UnixNano(), n)}
 		p.body = fmt.Sprintf(`{"class": %q, "idempotency_key": %q}`, class, p.key)
+		if rand.IntN(4) == 0 { // by this machine's clock, which is the database's
+			p.runAt = time.Now().Add(time.Duration(200+rand.IntN(4000)) * time.Millisecond).Truncate(time.Millisecond)
+			p.body = fmt.Sprintf(`{"class": %q, "idempotency_key": %q, "run_at": %q}`, class, p.key, p.runAt.UTC().Format(time.RFC3339Nano))
+		}
 		if len(posted) > 0 && n%10 == 9 { // as if its answer had been lost
 			p = posted[rand.IntN(len(posted))]
 		}
@@ -107,7 +114,7 @@ func (l *mixedLoad) submit(p posting) (again bool) {
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.accepted = append(l.accepted, history.Accepted{Key: p.key, Job: j.ID})
+		l.accepted = append(l.accepted, history.Accepted{Key: p.key, Job: j.ID, RunAt: p.runAt})
 		return false
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		if resp.Header.Get("Retry-After") == "" {

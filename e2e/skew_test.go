@@ -25,7 +25,7 @@ var skewed struct {
 // through a function that moves CLOCK_REALTIME by skewEnv and no other. From outside
 // it can't be done: a static binary loads no library before its own, and a time
 // namespace leaves CLOCK_REALTIME alone. On other processors than amd64 it is the
-// plain binary, and the clocks agree.
+// plain binary, and the clocks agree: who uses it has to say so.
 func skewedBinary(t *testing.T) string {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {

@@ -131,7 +131,7 @@ type line struct {
 func (l line) job() history.Job {
 	j := history.Job{
 		ID: l.ID, Class: l.Class, Client: l.Client, Key: l.Key, State: l.State, Due: l.Due, PlaceAt: l.PlaceAt, PlaceID: l.PlaceID,
-		Attempts: l.Attempts, Losses: l.Losses, Verification: l.Verification,
+		Attempts: l.Attempts, Losses: l.Losses, Verification: l.Verification, Worker: l.Worker,
 	}
 	if first, err := time.Parse(time.RFC3339, l.FirstAt); err == nil && !strings.HasPrefix(l.FirstAt, never) {
 		j.FirstAt = first

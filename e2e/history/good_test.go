@@ -86,6 +86,7 @@ func (m *maker) step() {
 // flow submits, starts or ends something.
 func (m *maker) flow() {
 	m.pass()
+	m.fallDue()
 	waiting := 0
 	for _, j := range m.jobs {
 		if j.State == lanegate.StateQueued {
@@ -141,10 +142,25 @@ func (m *maker) submit() {
 		ID: id, Class: []string{"a", "b", "c", "d"}[m.rng.IntN(4)], Client: "cron", Key: "k" + id,
 		State: lanegate.StateQueued, Due: true, PlaceAt: m.now, PlaceID: id,
 	}
+	var runAt time.Time
+	if m.rng.IntN(4) == 0 {
+		runAt = m.now.Add(time.Duration(m.rng.IntN(300)) * time.Millisecond)
+		j.Due, j.PlaceAt = false, runAt
+	}
 	m.jobs = append(m.jobs, j)
 	m.logJob(j)
 	for range 1 + m.rng.IntN(2) { // some answers are lost, and asked for again
-		m.h.Accepted = append(m.h.Accepted, Accepted{"cron", j.Key, id})
+		m.h.Accepted = append(m.h.Accepted, Accepted{"cron", j.Key, id, runAt})
+	}
+}
+
+// fallDue notices the jobs whose time has come.
+func (m *maker) fallDue() {
+	for _, j := range m.jobs {
+		if !j.Due && !m.now.Before(j.PlaceAt) {
+			j.Due = true
+			m.logJob(j)
+		}
 	}
 }
 

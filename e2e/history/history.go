@@ -132,6 +132,8 @@ type Job struct {
 	Attempts     int
 	Losses       int
 	Verification string
+	// Worker is the only one that may run it, as somebody waits there; "" for most.
+	Worker string
 }
 
 // Attempt is an attempt's row.
@@ -193,6 +195,7 @@ type Accepted struct {
 	Client string
 	Key    string // "" when it gave none
 	Job    string
+	RunAt  time.Time // what it asked for as run_at; zero: nothing
 }
 
 // Cut is a time in which a worker could not reach the database.
@@ -220,6 +223,7 @@ const (
 	RuleNumber    Rule = "numbers only count up"   // section 3
 	RuleState     Rule = "legal states"            // section 3
 	RuleOrder     Rule = "order within a class"    // invariant 11
+	RuleEarly     Rule = "never before its time"   // invariant 13
 	RuleRecord    Rule = "runs are recorded"       // the jobs' own record against the database's
 	RuleInside    Rule = "runs lie inside their attempt"
 	RuleCut       Rule = "dead before the lease is over"

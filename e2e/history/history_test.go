@@ -207,6 +207,18 @@ var plants = []plant{
 		})
 	}},
 	{"a job is passed by in its line", RuleOrder, passedBy},
+	{"a job starts before its time", RuleEarly, func(rng *rand.Rand, h *History) bool {
+		i := pick(rng, h.Accepted, func(a Accepted) bool { return !a.RunAt.IsZero() })
+		n := slices.IndexFunc(h.Attempts, func(a Attempt) bool { return a.Job == h.Accepted[i].Job })
+		h.Attempts[n].StartedAt = h.Accepted[i].RunAt.Add(-time.Microsecond)
+		return true
+	}},
+	{"a start is written before its job's time", RuleEarly, func(rng *rand.Rand, h *History) bool {
+		i := pick(rng, h.Accepted, func(a Accepted) bool { return !a.RunAt.IsZero() })
+		n := slices.IndexFunc(h.Changes, func(c Change) bool { return c.Attempt != nil && c.Attempt.Job == h.Accepted[i].Job })
+		h.Changes[n].At = h.Accepted[i].RunAt.Add(-time.Microsecond)
+		return true
+	}},
 	{"a second outcome", RuleOutcome, func(rng *rand.Rand, h *History) bool {
 		i := pick(rng, h.Changes, isEnd)
 		again := *h.Changes[i].Attempt
@@ -255,6 +267,15 @@ var plants = []plant{
 	}},
 	{"a job fails for nothing", RuleState, func(rng *rand.Rand, h *History) bool {
 		h.Jobs[rng.IntN(len(h.Jobs))].State = lanegate.StateFailed
+		return true
+	}},
+	{"a job that only one worker may run fails for nothing", RuleState, func(rng *rand.Rand, h *History) bool {
+		cut := map[string]bool{}
+		for _, a := range h.Attempts {
+			cut[a.Job] = cut[a.Job] || a.Outcome != lanegate.Succeeded
+		}
+		i := pick(rng, h.Jobs, func(j Job) bool { return !cut[j.ID] })
+		h.Jobs[i].State, h.Jobs[i].Worker = lanegate.StateFailed, "w1"
 		return true
 	}},
 	{"a run that nobody granted", RuleRecord, func(rng *rand.Rand, h *History) bool {
@@ -534,6 +555,24 @@ func TestReadMarks(t *testing.T) {
 	for _, torn := range []string{"start a j1 1 17", "start a j1 17\n", "start a j1 x 17\n", "start a j1 1 x\n", "beside a j1 1 17\n", "start a j1 1 17 j0.2\n", "beside a j1 1 17 j0\n", "\n"} {
 		if got, err := ReadMarks(torn); err == nil {
 			t.Errorf("%q was read as %v", torn, got)
+		}
+	}
+}
+
+// A job that only one process may run fails when its run is cut off: nobody else is
+// there to start it again.
+func TestCheckKnowsThatSomeJobsAreRunOnTheSpot(t *testing.T) {
+	for _, outcome := range []lanegate.Outcome{lanegate.Lost, lanegate.Interrupted} {
+		h := History{
+			NoLog:    true,
+			Jobs:     []Job{{ID: "j", State: lanegate.StateFailed, Attempts: 1, Worker: "w1"}},
+			Attempts: []Attempt{{Job: "j", Number: 1, Worker: "w1", Outcome: outcome}},
+		}
+		if found := Check(h); len(found) > 0 {
+			t.Errorf("%s: %v", outcome, found)
+		}
+		if h.Jobs[0].Worker = ""; len(Check(h)) == 0 {
+			t.Errorf("%s: nothing is said of a job that anybody may run", outcome)
 		}
 	}
 }

@@ -56,6 +56,7 @@ func (j *judge) rows() {
 		told[of] = a.Job
 	}
 	byJob := j.attempts(jobs)
+	j.early(byJob)
 	if !j.NoLog {
 		j.log()
 	}
@@ -88,6 +89,24 @@ func (j *judge) attempts(jobs map[string]Job) map[string][]Attempt {
 		}
 	}
 	return byJob
+}
+
+// early: no attempt of a job starts before the run_at that its client asked for, by
+// the database's clock: when the start was decided, and when it was written.
+func (j *judge) early(byJob map[string][]Attempt) {
+	for _, accepted := range j.Accepted {
+		if accepted.RunAt.IsZero() {
+			continue
+		}
+		for _, a := range byJob[accepted.Job] {
+			if a.StartedAt.Before(accepted.RunAt) {
+				j.fault(RuleEarly, "attempt %v was started at %s, its job's run_at is %s", a.ref(), stamp(a.StartedAt), stamp(accepted.RunAt))
+			}
+			if start, ok := j.starts[a.ref()]; ok && start.At.Before(accepted.RunAt) {
+				j.fault(RuleEarly, "the start of attempt %v was written at %s, its job's run_at is %s", a.ref(), stamp(start.At), stamp(accepted.RunAt))
+			}
+		}
+	}
 }
 
 // log wants one row of the run log for each attempt with an outcome.
@@ -135,6 +154,9 @@ func (j *judge) outcome(job Job, attempts []Attempt) {
 	}
 	if job.Verification != "" {
 		return // made up, and never started again
+	}
+	if job.Worker != "" && count[lanegate.Lost]+count[lanegate.Interrupted] > 0 {
+		return // nobody else may run it, so that it fails once it is cut off
 	}
 	if job.State == lanegate.StateFailed && count[lanegate.Failed]+count[lanegate.TimedOut] == 0 && count[lanegate.Lost] < deathsAllowed {
 		j.fault(RuleState, "job %s failed, though no attempt did and only %d were lost", job.ID, count[lanegate.Lost])
