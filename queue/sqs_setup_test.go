@@ -39,7 +39,7 @@ type fakeBells struct {
 type fakeJob struct {
 	lane   string
 	ringAt time.Time // zero: no bell
-	runs   int
+	ran    bool
 }
 
 const fakeHold = time.Minute // longer than a test: what a relay took it must send
@@ -58,21 +58,23 @@ func (f *fakeBells) submit(lane string) string {
 	return id
 }
 
-// admit starts everything that is queued.
+// admit starts everything that is queued. That nothing starts twice is the database's
+// part, not a bell's: tests of whole gateways show it.
 func (f *fakeBells) admit() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, j := range f.jobs {
-		if j.runs == 0 {
-			j.runs, j.ringAt = 1, time.Time{}
+		if !j.ran {
+			j.ran, j.ringAt = true, time.Time{}
 		}
 	}
 }
 
-func (f *fakeBells) ran(id string) int {
+// ran says whether all of the jobs were started.
+func (f *fakeBells) ran(ids ...string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.jobs[id].runs
+	return !slices.ContainsFunc(ids, func(id string) bool { return !f.jobs[id].ran })
 }
 
 // due is how many bells are not cleared.
@@ -129,7 +131,7 @@ func (f *fakeBells) RingLane(_ context.Context, lane string) error {
 	defer f.mu.Unlock()
 	f.rung[lane]++
 	for _, id := range f.order {
-		if j := f.jobs[id]; j.lane == lane && j.runs == 0 && j.ringAt.IsZero() {
+		if j := f.jobs[id]; j.lane == lane && !j.ran && j.ringAt.IsZero() {
 			j.ringAt = time.Now()
 			break
 		}
@@ -300,33 +302,56 @@ func (b *bench) sender() *queue.SQS {
 	return s
 }
 
-// worker answers a bell's rings as an admission loop does, until the test ends.
-// pass is asked before each pass what will become of it; nil: committed.
+// worker answers a bell's rings as an admission loop does, until the test ends. It
+// looks at a ring, and again soon after a failed pass, never by itself: a job whose
+// ring got lost does not run. pass is asked before each pass what will become of
+// it; nil: committed.
 func (b *bench) worker(s *queue.SQS, pass func() service.Pass) {
 	end, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		retry := time.NewTicker(20 * time.Millisecond) // a failed pass is repeated without a ring
-		defer retry.Stop()
+		var failed <-chan time.Time
 		for {
 			select {
 			case <-end:
 				return
 			case <-s.Rings():
-			case <-retry.C:
+			case <-failed:
 			}
 			answer := s.Asking()
 			p := service.PassCommitted
 			if pass != nil {
 				p = pass()
 			}
-			if p == service.PassCommitted {
+			failed = nil
+			switch p {
+			case service.PassCommitted:
 				b.bells.admit()
+			case service.PassFailed:
+				failed = time.After(20 * time.Millisecond)
+			case service.PassFull:
 			}
 			answer(p)
 		}
 	}()
 	b.t.Cleanup(func() { close(end); <-done })
+}
+
+// rested runs a worker on a bell and waits until the rings of its start are long
+// over: from then on a job runs only when something rings for it.
+func (b *bench) rested(o queue.SQSOptions) *queue.SQS {
+	b.t.Helper()
+	s, _ := b.open(o)
+	b.worker(s, nil)
+	eventually(b.t, "its queues are found, and polls of all of them have ended", func() bool {
+		for _, l := range b.lanes {
+			if seen, _ := b.bells.counts(l.Name); seen == 0 {
+				return false
+			}
+		}
+		return b.proxy.Count("ReceiveMessage") >= 2*len(b.lanes)
+	})
+	return s
 }
 
 // idleWorker is a worker that answers rings and finds nothing that may start.
