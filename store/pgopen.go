@@ -59,6 +59,9 @@ func openPostgres(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{d: postgresDialect(), opts: o, log: o.Logger, jitter: rand.Float64, turn: make(chan struct{}, 1), listening: defaultListening}
+	if err := s.checkPostgres(ctx, cfg); err != nil {
+		return nil, refused(err)
+	}
 	if err := s.migratePostgres(ctx, cfg); err != nil {
 		return nil, refused(err)
 	}
@@ -134,24 +137,32 @@ func connector(cfg pq.Config, session map[string]string, silence time.Duration) 
 	return &pgConnector{Connector: c, set: set.String()}, nil
 }
 
-// migratePostgres checks the server and brings the tables up to date, on
-// connections of its own: a migration may take long, and its lock belongs to a session.
+// migratePostgres brings the tables up to date, on connections of its own: a
+// migration may take long, and its lock belongs to a session.
 func (s *Store) migratePostgres(ctx context.Context, cfg pq.Config) error {
-	c, err := connector(cfg, map[string]string{"lock_timeout": "60000", "statement_timeout": "0"}, 0)
+	return onConnections(cfg, map[string]string{"lock_timeout": "60000", "statement_timeout": "0"}, 0, func(db *sql.DB) error {
+		return migrate(ctx, db, s.d.name, migrations.Postgres(), s.log)
+	})
+}
+
+// checkPostgres checks the server and the way to it before anything is written.
+func (s *Store) checkPostgres(ctx context.Context, cfg pq.Config) error {
+	return onConnections(cfg, nil, sessionWait, func(db *sql.DB) error {
+		if err := checkServer(ctx, db, s.opts.MaxConns); err != nil {
+			return err
+		}
+		return checkSessions(ctx, db)
+	})
+}
+
+// onConnections calls fn with connections as connector makes them, and closes them.
+func onConnections(cfg pq.Config, session map[string]string, silence time.Duration, fn func(*sql.DB) error) error {
+	c, err := connector(cfg, session, silence)
 	if err != nil {
 		return err
 	}
 	db := sql.OpenDB(c)
-	err = func() error {
-		if err := checkServer(ctx, db, s.opts.MaxConns); err != nil {
-			return err
-		}
-		if err := checkSessions(ctx, db); err != nil {
-			return err
-		}
-		return migrate(ctx, db, s.d.name, migrations.Postgres(), s.log)
-	}()
-	return errors.Join(err, db.Close())
+	return errors.Join(fn(db), db.Close())
 }
 
 // checkServer refuses servers that are too old or have too few connections.

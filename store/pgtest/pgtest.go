@@ -150,11 +150,17 @@ func programs(tb testing.TB) string {
 	if err == nil {
 		return bin
 	}
+	missing(tb, err)
+	return ""
+}
+
+// missing ends a test that needs a program which this machine lacks.
+func missing(tb testing.TB, err error) {
+	tb.Helper()
 	if os.Getenv("LANEGATE_TEST_PG") == "require" {
 		tb.Fatal(err)
 	}
 	tb.Skip(err)
-	return ""
 }
 
 // find looks for postgres and initdb, version 14 or newer, side by side.

@@ -122,8 +122,23 @@ func (s *Server) Start() error {
 		cmd.Args = append(cmd.Args, "-c", setting)
 	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, &s.log, &s.log
-	// With the process, however it ends, goes the server.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred, Pdeathsig: syscall.SIGQUIT}
+	done, err := startChild(cmd, s.cred, syscall.SIGQUIT)
+	if err != nil {
+		return fmt.Errorf("start postgres: %w", err)
+	}
+	s.cmd, s.done = cmd, done
+	if err := s.await(); err != nil {
+		_ = cmd.Process.Kill()
+		<-done
+		return fmt.Errorf("%w\n%s", err, s.log.String())
+	}
+	return nil
+}
+
+// startChild starts cmd as the user cred, and with this process, however that ends,
+// goes the child, by the signal last. done is closed when it has ended.
+func startChild(cmd *exec.Cmd, cred *syscall.Credential, last syscall.Signal) (done chan struct{}, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cred, Pdeathsig: last}
 	started, done := make(chan error), make(chan struct{})
 	go func() {
 		// The death signal comes when the starting thread ends, so that one stays.
@@ -136,21 +151,15 @@ func (s *Server) Start() error {
 		}
 		close(done)
 	}()
-	if err := <-started; err != nil {
-		return fmt.Errorf("start postgres: %w", err)
-	}
-	s.cmd, s.done = cmd, done
-	if err := s.await(); err != nil {
-		_ = cmd.Process.Kill()
-		<-done
-		return fmt.Errorf("%w\n%s", err, s.log.String())
-	}
-	return nil
+	return done, <-started
 }
 
 // await returns when the server takes statements.
-func (s *Server) await() error {
-	db, err := sql.Open("postgres", s.URL("postgres"))
+func (s *Server) await() error { return awaitAnswer(s.URL("postgres"), "postgres", s.done) }
+
+// awaitAnswer returns when the program behind url answers; done is closed when it has ended.
+func awaitAnswer(url, program string, done <-chan struct{}) error {
+	db, err := sql.Open("postgres", url)
 	if err != nil {
 		return err
 	}
@@ -164,10 +173,10 @@ func (s *Server) await() error {
 			return nil
 		}
 		select {
-		case <-s.done:
-			return errors.New("postgres ended at its start")
+		case <-done:
+			return fmt.Errorf("%s ended at its start", program)
 		case <-ctx.Done():
-			return fmt.Errorf("postgres did not answer within %v: %w", startWait, err)
+			return fmt.Errorf("%s did not answer within %v: %w", program, startWait, err)
 		case <-tick.C:
 		}
 	}
