@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,9 +23,13 @@ type process struct {
 	out  *syncBuffer
 }
 
-// spawn starts a subcommand of the binary with short times.
+// spawn starts a subcommand of the binary with short times. Where the gateway asks
+// for a token, agent and run show the one of their role, unless args name another.
 func (w *world) spawn(args ...string) *process {
 	w.t.Helper()
+	if w.tokens[args[0]] != "" && !slices.Contains(args, "--token-file") {
+		args = slices.Insert(slices.Clone(args), 1, "--token-file", w.path(args[0]+".token"))
+	}
 	p := &process{done: make(chan struct{}), out: &syncBuffer{}}
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Dir = w.dir
@@ -80,11 +87,27 @@ func (w *world) leased() leased {
 	return leased{db: w.sqlite(), lease: worldLease, look: worldBeat, slow: newStalls(w.t)}
 }
 
-// agentWorld is a gateway with classes of kind agent, and the agent's commands.
+// withTokens makes tokens of some roles, with a file ROLE.token each, and returns
+// the lines that the config file has about them.
+func (w *world) withTokens(roles ...string) string {
+	w.t.Helper()
+	w.tokens = map[string]string{}
+	lines := "\ntokens:\n"
+	for _, role := range roles {
+		token := rand.Text()
+		w.tokens[role] = token
+		w.write(role+".token", token+"\n")
+		lines += fmt.Sprintf("  - {name: the-%s, role: %s, sha256: %x}\n", role, role, sha256.Sum256([]byte(token)))
+	}
+	return lines
+}
+
+// agentWorld is a gateway with classes of kind agent, the tokens that it asks for,
+// and the agent's commands.
 func agentWorld(t *testing.T, takes string) *world {
 	t.Helper()
 	w := newWorld(t)
-	w.config(`
+	w.config(w.withTokens("admin", "agent", "run", "submit", "view") + `
 classes:
   far: {run: {kind: agent, command: probe}}
   near: {run: {kind: exec, command: probe}}

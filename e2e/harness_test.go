@@ -60,6 +60,9 @@ type world struct {
 	log  *syncBuffer
 	bin  string   // "" for binary
 	env  []string // more of a gateway's environment
+	// tokens are the gateway's tokens by their role; nil: it asks for none. The test's
+	// own requests have admin's.
+	tokens map[string]string
 }
 
 // probeScript is the job of most tests. It records its start and end, has a
@@ -223,6 +226,9 @@ func (w *world) do(method, path, body string) (int, []byte, error) {
 		return 0, nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if w.tokens != nil {
+		req.Header.Set("Authorization", "Bearer "+w.tokens["admin"])
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, nil, err
