@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lanegate/lanegate"
@@ -54,7 +55,8 @@ type SQSOptions struct {
 	// Hold is how long a ring waits for others, and for a worker of this process
 	// that makes its message unnecessary. Default 50ms.
 	Hold time.Duration
-	// Space is the least time between two sends of fewer than ten messages. Default 1s.
+	// Space is the least time between two sends of fewer than ten messages, and how
+	// long those wait at most, whichever process took the jobs in. Default 1s.
 	Space time.Duration
 	// Backoff of failed calls, and how missing queues are looked for.
 	Backoff Backoff
@@ -146,6 +148,11 @@ func OpenSQS(ctx context.Context, o SQSOptions) (*SQS, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openOver(ctx, o, client, endpoint)
+}
+
+// openOver opens an SQS whose options are complete over a client.
+func openOver(ctx context.Context, o SQSOptions, client *sqs.Client, endpoint string) (*SQS, error) {
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("register the doorbell's metrics: %w", err)

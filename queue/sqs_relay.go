@@ -42,28 +42,42 @@ type kept struct {
 }
 
 // relayLoop sends due bells: soon after a ring, when the next one is due, and
-// every Poll.
+// every Poll. Between rings that follow each other within Space fewer than ten bells
+// of a lane wait in the database until the oldest has waited for Space: so they fill
+// batches however many relays take them. A lone one goes after Hold.
 func (s *SQS) relayLoop(ctx context.Context) {
 	again := retry{Backoff: s.o.Backoff}
 	var back kept
-	var last time.Time
+	var last, due time.Time // of the last look that a ring caused or that found bells; of the next by the timer
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		var rung bool
+		young := s.o.Space
 		select {
 		case <-ctx.Done():
 			s.lookLast(ctx, &back)
 			return
 		case <-s.relay:
-			s.gather(ctx, last)
+			rung = true
+			if time.Since(last) >= s.o.Space {
+				young = 0
+			}
+			s.gather(ctx, last, due)
 		case <-timer.C:
+			if time.Since(last) >= s.o.Space {
+				young = 0
+			}
 		}
 		if ctx.Err() != nil {
 			continue
 		}
 		s.rings.Store(0)
-		last = time.Now()
-		next, err := s.look(ctx, &back)
+		began := time.Now()
+		found, next, err := s.look(ctx, young, &back)
+		if rung || found {
+			last = began
+		}
 		wait := s.o.Poll
 		switch {
 		case err != nil:
@@ -82,6 +96,7 @@ func (s *SQS) relayLoop(ctx context.Context) {
 			}
 		}
 		timer.Reset(wait)
+		due = time.Now().Add(wait)
 	}
 }
 
@@ -89,13 +104,13 @@ func (s *SQS) relayLoop(ctx context.Context) {
 func (s *SQS) lookLast(ctx context.Context, back *kept) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSend)
 	defer cancel()
-	_, _ = s.look(ctx, back)
+	_, _, _ = s.look(ctx, 0, back)
 }
 
 // gather lets rings come together: ten fill a message batch, fewer wait until the
-// last look is Space ago, and Hold at least.
-func (s *SQS) gather(ctx context.Context, last time.Time) {
-	timer := time.NewTimer(max(s.o.Hold, time.Until(last.Add(s.o.Space))))
+// last look is Space ago, or the next is due anyway, and Hold at least.
+func (s *SQS) gather(ctx context.Context, last, due time.Time) {
+	timer := time.NewTimer(max(s.o.Hold, min(time.Until(last.Add(s.o.Space)), time.Until(due))))
 	defer timer.Stop()
 	for s.rings.Load() < batchSize {
 		select {
@@ -109,8 +124,10 @@ func (s *SQS) gather(ctx context.Context, last time.Time) {
 }
 
 // look sends what is due and says how long until the next bell is, negative when
-// none is set. What failed for a while is in back, and an error.
-func (s *SQS) look(ctx context.Context, back *kept) (next time.Duration, err error) {
+// none is set. Fewer than ten of a lane that are all younger than young are left;
+// found says whether there was any to send or to leave. What failed for a while is
+// in back, and an error.
+func (s *SQS) look(ctx context.Context, young time.Duration, back *kept) (found bool, next time.Duration, err error) {
 	for {
 		if time.Since(back.since) > keptFor {
 			back.bells = nil // the database has them due again
@@ -119,13 +136,14 @@ func (s *SQS) look(ctx context.Context, back *kept) (next time.Duration, err err
 		fresh := len(due.Bells) == 0
 		if fresh {
 			call, cancel := context.WithTimeout(ctx, callTimeout)
-			due, err = s.o.Bells.TakeBells(call, takeMost)
+			due, err = s.o.Bells.TakeBells(call, service.BellAsk{Max: takeMost, Batch: batchSize, Young: young})
 			cancel()
 			if err != nil {
-				return -1, fmt.Errorf("take due bells: %w", err)
+				return found, -1, fmt.Errorf("take due bells: %w", err)
 			}
 			back.since = time.Now()
 		}
+		found = found || len(due.Bells)+due.Left > 0
 		done, left, sendErr := s.send(ctx, due.Bells)
 		back.bells = left
 		if len(done) > 0 {
@@ -138,11 +156,11 @@ func (s *SQS) look(ctx context.Context, back *kept) (next time.Duration, err err
 		}
 		switch {
 		case sendErr != nil:
-			return -1, sendErr
+			return found, -1, sendErr
 		case ctx.Err() != nil:
-			return -1, ctx.Err()
+			return found, -1, ctx.Err()
 		case fresh && (due.Next != 0 || len(due.Bells) == 0):
-			return due.Next, nil
+			return found, due.Next, nil
 		}
 	}
 }

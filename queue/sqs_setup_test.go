@@ -89,21 +89,39 @@ func (f *fakeBells) due() (n int) {
 	return n
 }
 
-func (f *fakeBells) TakeBells(_ context.Context, limit int) (service.DueBells, error) {
+// oldest is how long the oldest bell that nobody has taken has been due.
+func (f *fakeBells) oldest() (age time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	due, until := service.DueBells{Next: -1}, time.Now().Add(fakeHold)
+	for _, j := range f.jobs {
+		if !j.ringAt.IsZero() {
+			age = max(age, time.Since(j.ringAt))
+		}
+	}
+	return age
+}
+
+func (f *fakeBells) TakeBells(_ context.Context, ask service.BellAsk) (service.DueBells, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	var listed []service.DueBell
 	for _, id := range f.order {
-		j := f.jobs[id]
-		if j.ringAt.IsZero() || j.ringAt.After(time.Now()) {
-			continue
+		if j := f.jobs[id]; !j.ringAt.IsZero() && !j.ringAt.After(now) && len(listed) < ask.Max {
+			listed = append(listed, service.DueBell{Job: id, Class: "class-" + j.lane, Lane: j.lane, Since: j.ringAt})
 		}
-		if len(due.Bells) == limit {
-			due.Next = 0
-			break
-		}
-		j.ringAt = until
-		due.Bells = append(due.Bells, service.Bell{Job: id, Class: "class-" + j.lane, Lane: j.lane, Until: until})
+	}
+	take, stay, in := ask.Ripe(listed, now)
+	due, until := service.DueBells{Left: len(stay), Next: -1}, now.Add(fakeHold)
+	for _, d := range take {
+		f.jobs[d.Job].ringAt = until
+		due.Bells = append(due.Bells, service.Bell{Job: d.Job, Class: d.Class, Lane: d.Lane, Until: until})
+	}
+	switch {
+	case len(take) > 0 && len(listed) == ask.Max:
+		due.Next = 0
+	case len(stay) > 0:
+		due.Next = in
 	}
 	return due, nil
 }

@@ -110,7 +110,7 @@ func TestSQSWithPostgreSQL(t *testing.T) {
 		t.Errorf("grants %+v", grants)
 	}
 	eventually(t, "the message is gone", func() bool { return b.held("parallel") == 0 && b.held("serial") == 0 })
-	if due, err := db.TakeBells(ctx, 10); err != nil || len(due.Bells) != 0 || due.Next >= 0 {
+	if due, err := db.TakeBells(ctx, service.BellAsk{Max: 10}); err != nil || len(due.Bells) != 0 || due.Next >= 0 {
 		t.Errorf("left: %+v, %v", due, err)
 	}
 }

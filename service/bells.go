@@ -38,11 +38,56 @@ type Bell struct {
 	Until time.Time
 }
 
+// BellAsk says which due bells to take.
+type BellAsk struct {
+	// Max bells at most.
+	Max int
+	// Of the bells of one lane that are left over from whole batches of Batch, all
+	// stay for a later look while the oldest has been due for less than Young: more
+	// may come and fill a batch. 0: none stay.
+	Batch int
+	Young time.Duration
+}
+
+// Ripe splits what is due, sorted by since, into what is to be taken and what stays;
+// in is how long until something of that should be taken whatever comes.
+func (a BellAsk) Ripe(due []DueBell, now time.Time) (take, stay []DueBell, in time.Duration) {
+	lanes := map[string]int{}
+	for _, d := range due {
+		lanes[d.Lane]++
+	}
+	passed, waits := map[string]int{}, map[string]bool{}
+	in = a.Young
+	for _, d := range due {
+		if n := passed[d.Lane]; a.Young > 0 && n == lanes[d.Lane]-lanes[d.Lane]%a.Batch { // the first beyond whole batches
+			if age := now.Sub(d.Since); age < a.Young {
+				waits[d.Lane], in = true, min(in, a.Young-age)
+			}
+		}
+		passed[d.Lane]++
+		if waits[d.Lane] {
+			stay = append(stay, d)
+		} else {
+			take = append(take, d)
+		}
+	}
+	return take, stay, in
+}
+
+// DueBell is a bell that may be taken.
+type DueBell struct {
+	Job, Class, Lane string
+	Since            time.Time // when it fell due
+}
+
 // DueBells is what TakeBells took.
 type DueBells struct {
 	Bells []Bell
-	// Next is how long until the next bell that was not taken is due, by the
-	// database's clock: 0 when there are more, negative when none is set.
+	// Left are bells that are due and stay for others to come, see BellAsk.
+	Left int
+	// Next is how long until the next bell that was not taken is due, or is not to
+	// wait for others any more, by the database's clock: 0 when there are more,
+	// negative when none is set.
 	Next time.Duration
 }
 
@@ -60,8 +105,8 @@ const MaxStaleCount = 1000
 // transaction that queues a job, due when the job is, and goes away when the job
 // starts: what was started needs no ring. Stores that were not opened for bells set none.
 type BellStore interface {
-	// TakeBells takes up to max due bells: nobody else gets them for 30 seconds.
-	TakeBells(ctx context.Context, max int) (DueBells, error)
+	// TakeBells takes due bells, the oldest first: nobody else gets them for 30 seconds.
+	TakeBells(ctx context.Context, ask BellAsk) (DueBells, error)
 	// ClearBells notes that bells were rung. Those that were set anew stay.
 	ClearBells(ctx context.Context, bells []Bell) error
 	// StaleBells lists the lanes without a run whose first jobs in line were rung

@@ -23,7 +23,7 @@ const (
 
 const (
 	sqlListDueBells = `
-SELECT id, class
+SELECT id, class, ring_at
   FROM jobs {{use jobs_ring_idx}}
  WHERE state = 'queued' AND ring_at IS NOT NULL AND ring_at <= $1
  ORDER BY ring_at, id
@@ -33,7 +33,8 @@ SELECT id, class
 SELECT min(ring_at)
   FROM jobs {{use jobs_ring_idx}}
  WHERE state = 'queued' AND ring_at IS NOT NULL`
-	sqlSeeLaneQueue = `
+	sqlNextBellAfter = sqlNextBell + ` AND ring_at > $1`
+	sqlSeeLaneQueue  = `
 UPDATE lanes SET queue_seen_at = $1
  WHERE name = $2 AND queue_seen_at IS NULL`
 	sqlCountLine = `
@@ -53,44 +54,75 @@ func (t *tx) ringAt(r jobRow) dbTime {
 
 // TakeBells implements service.BellStore. Bells that another replica has in its
 // hands are left out.
-func (s *Store) TakeBells(ctx context.Context, limit int) (service.DueBells, error) {
+func (s *Store) TakeBells(ctx context.Context, ask service.BellAsk) (service.DueBells, error) {
 	var due service.DueBells
 	err := s.inTx(ctx, "take bells", func(t *tx) error {
-		due = service.DueBells{Next: -1}
-		var rows []struct {
-			Job   string `db:"id"`
-			Class string `db:"class"`
-		}
-		if err := t.all(&rows, sqlListDueBells, at(t.at), limit); err != nil {
+		listed, err := t.dueBells(ask.Max)
+		if err != nil {
 			return err
 		}
-		if len(rows) > 0 {
-			laneOf, err := t.routes()
-			if err != nil {
+		take, stay, in := ask.Ripe(listed, t.at)
+		due = service.DueBells{Left: len(stay), Next: -1}
+		if len(take) > 0 {
+			if due.Bells, err = t.hold(take); err != nil {
 				return err
 			}
-			until := at(t.at.Add(bellHeld))
-			ids := make([]string, len(rows))
-			for i, r := range rows {
-				ids[i] = r.Job
-				due.Bells = append(due.Bells, service.Bell{Job: r.Job, Class: r.Class, Lane: laneOf(r.Class), Until: until.t})
-			}
-			var p params
-			q := "UPDATE jobs SET ring_at = " + p.add(until) + " WHERE id IN " + list(&p, ids)
-			if _, err := t.exec(q, p...); err != nil {
-				return err
-			}
+		}
+		if len(listed) == ask.Max && len(take) > 0 {
+			due.Next = 0
+			return nil
 		}
 		var next dbTime
-		if _, err := t.get(&next, sqlNextBell); err != nil {
+		if len(stay) == 0 {
+			_, err = t.get(&next, sqlNextBell)
+		} else {
+			due.Next = in
+			_, err = t.get(&next, sqlNextBellAfter, at(t.at))
+		}
+		if err != nil || next.t.IsZero() {
 			return err
 		}
-		if !next.t.IsZero() {
-			due.Next = max(next.t.Sub(t.at), 0)
+		if until := max(next.t.Sub(t.at), 0); due.Next < 0 || until < due.Next {
+			due.Next = until
 		}
 		return nil
 	})
 	return due, err
+}
+
+// dueBells locks and lists up to limit due bells, the oldest first.
+func (t *tx) dueBells(limit int) ([]service.DueBell, error) {
+	var rows []struct {
+		Job   string `db:"id"`
+		Class string `db:"class"`
+		Since dbTime `db:"ring_at"`
+	}
+	if err := t.all(&rows, sqlListDueBells, at(t.at), limit); err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	laneOf, err := t.routes()
+	if err != nil {
+		return nil, err
+	}
+	due := make([]service.DueBell, len(rows))
+	for i, r := range rows {
+		due[i] = service.DueBell{Job: r.Job, Class: r.Class, Lane: laneOf(r.Class), Since: r.Since.t}
+	}
+	return due, nil
+}
+
+// hold makes bells nobody else's for a while.
+func (t *tx) hold(take []service.DueBell) (bells []service.Bell, err error) {
+	until := at(t.at.Add(bellHeld))
+	ids := make([]string, len(take))
+	for i, d := range take {
+		ids[i] = d.Job
+		bells = append(bells, service.Bell{Job: d.Job, Class: d.Class, Lane: d.Lane, Until: until.t})
+	}
+	var p params
+	q := "UPDATE jobs SET ring_at = " + p.add(until) + " WHERE id IN " + list(&p, ids)
+	_, err = t.exec(q, p...)
+	return bells, err
 }
 
 // routes says to which lane a class is routed now; an unknown one to serial.

@@ -32,7 +32,7 @@ func onBoth(t *testing.T, o Options, run func(t *testing.T, s *Store, wait func(
 
 func mustTake(t *testing.T, s *Store, limit int) service.DueBells {
 	t.Helper()
-	due, err := s.TakeBells(t.Context(), limit)
+	due, err := s.TakeBells(t.Context(), service.BellAsk{Max: limit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +64,51 @@ func mustClear(t *testing.T, s *Store, bells []service.Bell) {
 	if err := s.ClearBells(t.Context(), bells); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Fewer bells of a lane than a batch stay while the oldest is young; whole batches of
+// the oldest go at once, and nothing of another lane waits for them.
+func TestBellsThatWaitForABatch(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Options{Bells: true}, func(t *testing.T, s *Store, wait func(time.Duration)) {
+		addClasses(t, s, 1)
+		const young = time.Hour // the server's clock goes on meanwhile
+		ask := func(limit int) service.DueBells {
+			t.Helper()
+			due, err := s.TakeBells(t.Context(), service.BellAsk{Max: limit, Batch: 3, Young: young})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return due
+		}
+		var jobs []string
+		submit := func() { jobs = append(jobs, mustSubmit(t, s, "class-000").ID) }
+		submit()
+		submit()
+		if due := ask(100); len(due.Bells) != 0 || due.Left != 2 || due.Next <= 0 || due.Next > young {
+			t.Errorf("two young ones: %+v", due)
+		}
+		if due := ask(2); len(due.Bells) != 0 || due.Left != 2 || due.Next <= 0 {
+			t.Errorf("two young ones that are as many as were asked for: %+v", due)
+		}
+		submit()
+		submit()
+		due := ask(100)
+		if len(due.Bells) != 3 || due.Left != 1 || due.Next <= 0 || due.Next > young {
+			t.Fatalf("four: %+v", due)
+		}
+		for i, b := range due.Bells {
+			if b.Job != jobs[i] {
+				t.Errorf("bell %d is job %s's, want the oldest", i, b.Job)
+			}
+		}
+		mustClear(t, s, due.Bells)
+		wait(young)
+		submit()
+		if due := ask(100); len(due.Bells) != 2 || due.Left != 0 {
+			t.Errorf("the oldest is ripe, the youngest goes along: %+v", due)
+		}
+	})
 }
 
 func TestBells(t *testing.T) {
