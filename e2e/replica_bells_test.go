@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,33 @@ func belled(t *testing.T, replace ...string) (*fleet, *sqsWorld) {
 	f := newFleet(t)
 	f.fleetConfigured(strings.NewReplacer(append(replace, server.URL, proxy.URL)...).Replace(sqsConfig(f, server)))
 	return f, &sqsWorld{world: f.world, proxy: proxy, sqs: sqsClient(server)}
+}
+
+// SQS.md section 4: every bell comes twice, one of them five times more, and each
+// job is one run.
+func TestSQSDoubledBells(t *testing.T) {
+	t.Parallel()
+	f, w := belled(t)
+	f.queues("create")
+	front := f.node("--no-workers")
+	w.proxy.Inject(sqstest.Fault{Action: "SendMessageBatch", Twice: true})
+	url := w.queue("e2e-serial", nil)
+	ids := f.submitMany("one", 5)
+	f.eventually(20*time.Second, "each bell is in the queue twice", func() bool { return w.held(url) == 10 })
+	for range 5 {
+		w.send(url, fmt.Sprintf(`{"v":1,"lane":"serial","job":%q}`, ids[0]), nil)
+	}
+	worker := f.node("--lanes", "serial")
+	f.addr = front.w.addr
+	for _, id := range ids {
+		if j := f.final(id, 30*time.Second); j.State != "succeeded" || j.Attempts != 1 {
+			t.Errorf("job %s: %s after %d attempts", id, j.State, j.Attempts)
+		}
+	}
+	f.eventually(30*time.Second, "all copies are received and deleted", func() bool {
+		return metricOf(worker.w, "lanegate_doorbell_messages_deleted_total") >= 15 && w.held(url) == 0
+	})
+	f.checkEvents(ids, len(ids))
 }
 
 // SQS.md section 4: a gateway that idles gets SIGTERM with a poll open. It lets the
