@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -69,4 +70,47 @@ func TestSQSTermWhileIdle(t *testing.T) {
 	if count := m.Attributes["ApproximateReceiveCount"]; count != "1" {
 		t.Errorf("receive count %s after SIGTERM, want 1", count)
 	}
+}
+
+// C09: a bell whose deletions fail reaches the dead-letter queue while its job's run
+// ends well, and a poison message beside it does, too. Neither changes a job, holds up
+// others or is run from there.
+func TestSQSBellInTheDeadLetterQueue(t *testing.T) {
+	t.Parallel()
+	f, w := belled(t, "wait: 1s", "wait: 1s, visibility: 1s")
+	dead := w.queue("e2e-serial-dead", nil)
+	url := w.queue("e2e-serial", map[string]string{
+		"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:` + sqstest.Region + `:000000000000:e2e-serial-dead","maxReceiveCount":"1"}`,
+	})
+	w.proxy.Inject(sqstest.Fault{Action: "DeleteMessageBatch", Status: http.StatusServiceUnavailable, Code: "ServiceUnavailable"})
+	const poison = `{"lane": "serial"`
+	w.send(url, poison, nil)
+	front := f.node("--no-workers")
+	worker := f.node("--lanes", "serial")
+	f.addr = front.w.addr
+	first := f.submit("one", "").ID
+	found := map[string]bool{}
+	f.eventually(60*time.Second, "the bell and the poison are in the dead-letter queue", func() bool {
+		if m := w.receive(dead); m != nil {
+			found[*m.Body] = true
+		}
+		return found[poison] && found[fmt.Sprintf(`{"v":1,"lane":"serial","job":%q}`, first)]
+	})
+	if len(found) != 2 {
+		t.Errorf("in the dead-letter queue: %v", found)
+	}
+	if n := metricOf(worker.w, "lanegate_doorbell_messages_unknown_total"); n != 1 {
+		t.Errorf("the poison was counted %v times, want once for each receive: 1", n)
+	}
+	w.proxy.Clear()
+	second := f.submit("one", "").ID
+	f.eventually(30*time.Second, "the next bell is deleted", func() bool {
+		return metricOf(worker.w, "lanegate_doorbell_messages_deleted_total") == 1 && w.held(url) == 0
+	})
+	for _, id := range []string{first, second} {
+		if j := f.final(id, 20*time.Second); j.State != "succeeded" || j.Attempts != 1 {
+			t.Errorf("job %s: %s after %d attempts", id, j.State, j.Attempts)
+		}
+	}
+	f.checkEvents([]string{first, second}, 2)
 }
