@@ -149,6 +149,8 @@ var (
 	descOldestRunning = gauge("lanegate_oldest_running_seconds", "Age of the lane's oldest attempt in flight.", "lane")
 	descWithoutBeat   = gauge("lanegate_lane_in_flight_without_beat", "Attempts in flight in the lane whose worker is gone or shows no beat for a lease.", "lane")
 	descClassInFlight = gauge("lanegate_class_in_flight", "Attempts in flight of the class.", "class")
+	descWithoutWorker = gauge("lanegate_class_queued_without_worker", "Due jobs of the class while no live worker can run it, else 0.", "class")
+	descInterrupted   = gauge("lanegate_class_interruptions_in_row", "Most interruptions in a row, drains included, of the class's jobs in flight and first in line.", "class")
 	descClassOverdue  = gauge("lanegate_class_overdue_runs", "Attempts of the class running longer than warn_after.", "class")
 	descResourceUse   = gauge("lanegate_resource_in_use", "Units of the resource in use.", "resource")
 	descResourceCap   = gauge("lanegate_resource_capacity", "Capacity of the resource.", "resource")
@@ -164,7 +166,7 @@ var (
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descLaneInFlight, descLaneWidth, descLaneQueued, descLaneOldest, descLaneAvailable, descLaneCommitted,
-		descOldestRunning, descWithoutBeat, descClassInFlight, descClassOverdue, descResourceUse, descResourceCap, descLastSuccess, descFailures, descProofAge, descStale, descExpectedLate,
+		descOldestRunning, descWithoutBeat, descClassInFlight, descClassOverdue, descResourceUse, descResourceCap, descLastSuccess, descFailures, descProofAge, descWithoutWorker, descInterrupted, descStale, descExpectedLate,
 	} {
 		ch <- d
 	}
@@ -199,6 +201,12 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		emit(ch, descResourceUse, float64(r.InUse), r.Name)
 		emit(ch, descResourceCap, float64(r.Capacity), r.Name)
 	}
+	interrupted, err := c.s.store.Interruptions(ctx, inView(in))
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(descInterrupted, err)
+		return
+	}
+	collectStuck(ch, in, lines, interrupted)
 	success, err := c.s.store.LastSuccess(ctx)
 	if err != nil {
 		ch <- prometheus.NewInvalidMetric(descLastSuccess, err)
@@ -237,6 +245,35 @@ func collectLanes(ch chan<- prometheus.Metric, in admission.Input, lines []Class
 		}
 		emit(ch, descOldestRunning, oldest.Seconds(), l.Name)
 		emit(ch, descWithoutBeat, float64(silent[l.Name]), l.Name)
+	}
+}
+
+// inView lists the jobs in flight and the first of each class's line: among them
+// is whatever was interrupted again and again, as it goes back to its place.
+func inView(in admission.Input) (jobs []string) {
+	for _, r := range in.InFlight {
+		jobs = append(jobs, r.Job)
+	}
+	for _, d := range in.Due {
+		jobs = append(jobs, d.Job)
+	}
+	return jobs
+}
+
+// collectStuck shows what gets nowhere: jobs that nobody can run, and jobs that are
+// cut off again and again.
+func collectStuck(ch chan<- prometheus.Metric, in admission.Input, lines []ClassLine, interrupted map[string]int) {
+	due := make(map[string]int, len(lines))
+	for _, l := range lines {
+		due[l.Class] = l.Due
+	}
+	for _, k := range in.Classes {
+		stuck := due[k.ID]
+		if stuck > 0 && admission.CanRun(k, in.Lanes, in.Workers) {
+			stuck = 0
+		}
+		emit(ch, descWithoutWorker, float64(stuck), k.ID)
+		emit(ch, descInterrupted, float64(interrupted[k.ID]), k.ID)
 	}
 }
 

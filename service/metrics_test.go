@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,6 +54,10 @@ lanegate_attempts_finished_total{class="nightly",lane="serial",outcome="succeede
 # TYPE lanegate_class_in_flight gauge
 lanegate_class_in_flight{class="fast"} 1
 lanegate_class_in_flight{class="nightly"} 1
+# HELP lanegate_class_interruptions_in_row Most interruptions in a row, drains included, of the class's jobs in flight and first in line.
+# TYPE lanegate_class_interruptions_in_row gauge
+lanegate_class_interruptions_in_row{class="fast"} 0
+lanegate_class_interruptions_in_row{class="nightly"} 0
 # HELP lanegate_class_last_success_timestamp_seconds End of the class's last success.
 # TYPE lanegate_class_last_success_timestamp_seconds gauge
 lanegate_class_last_success_timestamp_seconds{class="nightly"} %v
@@ -60,6 +65,10 @@ lanegate_class_last_success_timestamp_seconds{class="nightly"} %v
 # TYPE lanegate_class_overdue_runs gauge
 lanegate_class_overdue_runs{class="fast"} 0
 lanegate_class_overdue_runs{class="nightly"} 0
+# HELP lanegate_class_queued_without_worker Due jobs of the class while no live worker can run it, else 0.
+# TYPE lanegate_class_queued_without_worker gauge
+lanegate_class_queued_without_worker{class="fast"} 0
+lanegate_class_queued_without_worker{class="nightly"} 0
 # HELP lanegate_class_stale 1 while the class's last success is older than fresh_within, else 0.
 # TYPE lanegate_class_stale gauge
 lanegate_class_stale{class="nightly"} 0
@@ -158,6 +167,40 @@ func TestAttemptsWithoutABeatAreShown(t *testing.T) {
 	}
 	f.must(f.svc.ReapWorker(t.Context(), "w", 1))
 	want(0)
+}
+
+// C37: due jobs that no live worker can run are shown, and are no longer when one
+// can, or when there are none.
+func TestJobsThatNobodyCanRunAreShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.mustPut("c", execSpec())
+		f.mustPut("idle", execSpec())
+		want := func(when string, n float64) {
+			t.Helper()
+			time.Sleep(time.Minute) // counts of lines are kept for a while
+			if got := f.metric("lanegate_class_queued_without_worker", "class=c"); got != n {
+				t.Errorf("%s: %v due jobs that nobody can run, want %v", when, got, n)
+			}
+			if got := f.metric("lanegate_class_queued_without_worker", "class=idle"); got != 0 {
+				t.Errorf("%s: %v of a class without jobs", when, got)
+			}
+		}
+		first := f.mustSubmit("c").ID
+		f.mustSubmit("c")
+		later := f.clock.Now().Add(time.Hour)
+		f.mustSubmit("c", func(s *service.Submission) { s.RunAt = &later })
+		want("without a worker", 2)
+		f.mustWorker("other", 1, lanegate.LaneParallel)
+		want("with one for another lane", 2)
+		f.must(f.svc.RegisterWorker(t.Context(), service.WorkerInfo{ID: "old", Host: "h", PID: 1, Slots: 1, StartedAt: f.clock.Now()}))
+		want("with one that does not know the command", 2)
+		f.mustWorker("w", 1)
+		want("with one that can", 0)
+		f.mustStart("w", 1, first)
+		f.must(f.svc.LeaveWorker(t.Context(), "w"))
+		want("when it has left its run, too", 2)
+	})
 }
 
 func TestMetricsAreWellFormed(t *testing.T) {
@@ -267,7 +310,7 @@ func TestDeletedClassLeavesNoSeries(t *testing.T) {
 
 // A database that doesn't answer makes the scrape fail, rather than show zeroes.
 func TestScrapeFailsVisibly(t *testing.T) {
-	for _, broken := range []string{"snapshot", "lines", "silent", "successes"} {
+	for _, broken := range []string{"snapshot", "lines", "silent", "interruptions", "successes"} {
 		t.Run(broken, func(t *testing.T) {
 			f := newFixture(t, func(s *setup) {
 				s.wrap = func(real service.Store) service.Store { return &brokenStore{Store: real, broken: broken} }
@@ -290,6 +333,13 @@ func (s *brokenStore) Snapshot(ctx context.Context) (admission.Input, error) {
 		return admission.Input{}, lanegate.ErrUnavailable
 	}
 	return s.Store.Snapshot(ctx)
+}
+
+func (s *brokenStore) Interruptions(ctx context.Context, jobs []string) (map[string]int, error) {
+	if s.broken == "interruptions" {
+		return nil, lanegate.ErrUnavailable
+	}
+	return s.Store.Interruptions(ctx, jobs)
 }
 
 func (s *brokenStore) Lines(ctx context.Context) ([]service.ClassLine, error) {

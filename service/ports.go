@@ -366,6 +366,10 @@ type LogStore interface {
 	// line with it: at most perClass due jobs of each, and notDue of those that wait
 	// for their time, the soonest first. Cut lists the classes that have more due.
 	Line(ctx context.Context, perClass, notDue int) (Line, error)
+	// Interruptions returns for each class how often in a row, at most, one of some
+	// jobs was interrupted; classes in which none was are left out, as are jobs that
+	// don't exist.
+	Interruptions(ctx context.Context, jobs []string) (map[string]int, error)
 	// LastSuccess returns the end of each class's last success; of what ran in a
 	// verification run, queued jobs count and made-up ones don't.
 	LastSuccess(ctx context.Context) (map[string]time.Time, error)

@@ -233,7 +233,14 @@ func TestInterruptedAgainAndAgainIsFlagged(t *testing.T) {
 	f.mustPut("c", execSpec())
 	f.mustWorker("w", 1)
 	job := f.mustSubmit("c").ID
+	want := func(n float64) {
+		t.Helper()
+		if got := f.metric("lanegate_class_interruptions_in_row", "class=c"); got != n {
+			t.Errorf("%v interruptions in a row, want %v", got, n)
+		}
+	}
 	for i := range lanegate.FlagInterruptions {
+		want(float64(i)) // waiting, first in line
 		if n := f.logs.count("interrupted again and again"); n != 0 {
 			t.Errorf("flagged after %d interruptions", i)
 		}
@@ -242,6 +249,10 @@ func TestInterruptedAgainAndAgainIsFlagged(t *testing.T) {
 	if n := f.logs.count("interrupted again and again"); n != 1 {
 		t.Errorf("flagged %d times", n)
 	}
+	fence := f.mustStart("w", 1, job)[job]
+	want(lanegate.FlagInterruptions) // and while it runs
+	f.mustEnd(fence, lanegate.Ending{Outcome: lanegate.Succeeded})
+	want(0)
 }
 
 func TestOutputOfTheLastAttempt(t *testing.T) {

@@ -91,6 +91,15 @@ var outcomeCases = []testCase{
 			ended := e.end(e.start(w, ids[0])[0], lanegate.Interrupted)
 			equal(e, "failures", ended.Job.Failures, 0)
 			equal(e, "flagged", ended.Settlement.Flagged, n+1 >= lanegate.FlagInterruptions)
+			most, err := e.s.Interruptions(e.ctx(), []string{ids[1], ids[0], "unknown"})
+			e.must(err)
+			equal(e, "interruptions", fmt.Sprint(most), fmt.Sprint(map[string]int{"c": n + 1}))
+		}
+		most, err := e.s.Interruptions(e.ctx(), ids[1:])
+		e.must(err)
+		equal(e, "interruptions of the other job", len(most), 0)
+		if most, err = e.s.Interruptions(e.ctx(), nil); err != nil || len(most) > 0 {
+			e.Errorf("interruptions of no jobs: %v, %v", most, err)
 		}
 		e.end(e.start(w, ids[0])[0], lanegate.Succeeded)
 		e.start(w, ids[1])
