@@ -410,16 +410,25 @@ classes:
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.within(20*time.Second, "the agent ends its run within the lease", func() bool { return !alive(pid) })
+	l := w.leased()
+	w.eventually(20*time.Second, "the agent ends its run", func() bool { return !alive(pid) })
+	if took := time.Since(l.lastBeat(w, cut.ID)); took >= worldLease+l.slow.total() {
+		t.Errorf("the run was gone %v after the last beat, want before the lease of %v is over", took, worldLease)
+	}
 	w.start()
-	w.eventually(30*time.Second, "the outcome is told, or found out", func() bool {
-		j := w.job(cut.ID)
-		return j.Attempts > 1 || j.State == "queued"
+	w.eventually(30*time.Second, "the outcome is told, and the job runs again", func() bool {
+		return len(w.attempts(cut.ID)) == 2
 	})
+	if a := w.attempts(cut.ID)[0]; a.Outcome != "interrupted" {
+		t.Errorf("the run that was cut off is %s, want interrupted, as the agent says", a.Outcome)
+	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the agent's end: %v", err)
+	}
+	if a := w.attempts(cut.ID)[1]; a.Outcome != "interrupted" {
+		t.Errorf("the run that ended with the agent is %q, want interrupted", a.Outcome)
 	}
 }
