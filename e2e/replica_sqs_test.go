@@ -76,7 +76,8 @@ func (f *fleet) wantRan(when, id, wantLane, wantReason string) {
 
 // Routing is deployed first, the queues later, the workers last, and all of it is
 // taken back: jobs run all the while, in serial or, where the lane says so, later,
-// and nothing is restarted for it.
+// and nothing is restarted for it. A queue that is lost while workers are there costs
+// latency only.
 func TestDeployOrder(t *testing.T) {
 	t.Parallel()
 	server := sqstest.New(t)
@@ -111,6 +112,12 @@ func TestDeployOrder(t *testing.T) {
 	f.wantRan("what waited", owl, "night", "")
 	f.wantRan("a class that was never promoted", f.submit("one", "").ID, "serial", "")
 
+	sqsGone(t, server, "e2e-parallel")
+	f.eventually(time.Minute, "the loss is noticed", func() bool {
+		return metricOf(parallel.w, "lanegate_doorbell_queue_up", `lane="parallel"`) == 0
+	})
+	f.wantRan("with a worker and the queue lost", f.submit("wide", "").ID, "parallel", "")
+
 	f.leave(parallel)
 	if err := parallel.term(20 * time.Second); err != nil {
 		t.Fatal(err)
@@ -125,6 +132,28 @@ func TestDeployOrder(t *testing.T) {
 	}
 	f.wantRan("after the workers are gone", f.submit("wide", "").ID, "serial", "lane_unavailable")
 	f.wantRan("what waited for them", waits, "serial", "lane_unavailable")
+
+	f.must("PATCH", "/job-classes/wide/demote", `{"reason": "the way back"}`, nil)
+	for _, q := range []string{"e2e-serial", "e2e-night"} {
+		sqsGone(t, server, q)
+	}
+	f.wantRan("without workers, queues and promotion", f.submit("wide", "").ID, "serial", "")
+	if n := metricOf(serial.w, "lanegate_route_fallback_total", `lane="parallel"`); n != fallbacks+3 {
+		t.Errorf("%v fallbacks are counted, want %v: one without a queue, one without a worker, two after the workers", n, fallbacks+3)
+	}
+}
+
+// sqsGone deletes a queue, as somebody might.
+func sqsGone(t *testing.T, server *sqstest.Server, name string) {
+	t.Helper()
+	c := sqsClient(server)
+	url, err := c.GetQueueUrl(t.Context(), &sqs.GetQueueUrlInput{QueueName: aws.String(name)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.DeleteQueue(t.Context(), &sqs.DeleteQueueInput{QueueUrl: url.QueueUrl}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // SQS forgets everything, queues included, while 1,000 jobs are queued: all of them
