@@ -4,7 +4,6 @@ package queue_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -274,8 +273,8 @@ func TestSQSLeavesUnknownMessages(t *testing.T) {
 // answered: every job runs, and no bell ends in the dead-letter queue.
 func TestSQSShortVisibility(t *testing.T) {
 	t.Parallel()
-	for _, v := range []time.Duration{1, 2, 5} {
-		t.Run(fmt.Sprintf("%d s", v), func(t *testing.T) {
+	for _, visibility := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second} {
+		t.Run(visibility.String(), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, sqstest.Shared(t))
 			b.create("dead", nil)
@@ -284,7 +283,7 @@ func TestSQSShortVisibility(t *testing.T) {
 			})
 			b.lanes = append(b.lanes, lanegate.Lane{Name: "short"})
 			o := b.options()
-			o.Visibility = v * time.Second
+			o.Visibility = visibility
 			b.rested(o)
 			sender := b.sender()
 			var jobs []string
