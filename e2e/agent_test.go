@@ -92,14 +92,15 @@ func (w *world) leased() leased {
 func (w *world) withTokens(roles ...string) string {
 	w.t.Helper()
 	w.tokens = map[string]string{}
-	lines := "\ntokens:\n"
+	var lines strings.Builder
+	lines.WriteString("\ntokens:\n")
 	for _, role := range roles {
 		token := rand.Text()
 		w.tokens[role] = token
 		w.write(role+".token", token+"\n")
-		lines += fmt.Sprintf("  - {name: the-%s, role: %s, sha256: %x}\n", role, role, sha256.Sum256([]byte(token)))
+		lines.WriteString(fmt.Sprintf("  - {name: the-%s, role: %s, sha256: %x}\n", role, role, sha256.Sum256([]byte(token))))
 	}
-	return lines
+	return lines.String()
 }
 
 // agentWorld is a gateway with classes of kind agent, the tokens that it asks for,
