@@ -86,9 +86,11 @@ func TestSQSBellInTheDeadLetterQueue(t *testing.T) {
 	const poison = `{"lane": "serial"`
 	w.send(url, poison, nil)
 	front := f.node("--no-workers")
-	worker := f.node("--lanes", "serial")
 	f.addr = front.w.addr
 	first := f.submit("one", "").ID
+	f.eventually(20*time.Second, "the bell is in the queue", func() bool { return w.held(url) == 2 }) // no worker spares it
+	worker := f.node("--lanes", "serial")
+	f.addr = front.w.addr
 	found := map[string]bool{}
 	f.eventually(60*time.Second, "the bell and the poison are in the dead-letter queue", func() bool {
 		if m := w.receive(dead); m != nil {

@@ -321,8 +321,15 @@ func TestCommandObeysWhatTheGuardWasToldToIgnore(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, mask, _ := strings.Cut(string(text), ":")
-	if strings.TrimSpace(mask) != "0000000000000000" {
-		t.Errorf("the command ignores signals: %s", text)
+	ignored, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Others may have been ignored before: what make starts ignores a signal of libc's own.
+	for _, sig := range shielded {
+		if ignored&(1<<(sig-1)) != 0 {
+			t.Errorf("the command ignores %v: %s", sig, text)
+		}
 	}
 }
 

@@ -7,6 +7,12 @@ import (
 	"unsafe"
 )
 
+// shielded are the signals that a guard outlives.
+var shielded = [...]syscall.Signal{
+	syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
+	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGPIPE,
+}
+
 // shieldFromSignals keeps signals that somebody sends to the guard, or to all it can
 // see, from ending it: only KILL does.
 //
@@ -16,10 +22,7 @@ import (
 // for to its default between fork and exec, and it doesn't know of this. For a signal
 // that was ignored already when this process began it has none, so there it is asked to.
 func shieldFromSignals() {
-	for _, sig := range []syscall.Signal{
-		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
-		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGPIPE,
-	} {
+	for _, sig := range shielded {
 		if signal.Ignored(sig) || !ignore(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
 		}
