@@ -98,7 +98,7 @@ func (w *world) withTokens(roles ...string) string {
 		token := rand.Text()
 		w.tokens[role] = token
 		w.write(role+".token", token+"\n")
-		lines.WriteString(fmt.Sprintf("  - {name: the-%s, role: %s, sha256: %x}\n", role, role, sha256.Sum256([]byte(token))))
+		fmt.Fprintf(&lines, "  - {name: the-%s, role: %s, sha256: %x}\n", role, role, sha256.Sum256([]byte(token)))
 	}
 	return lines.String()
 }
