@@ -2,10 +2,7 @@ package service
 
 import (
 	"context"
-	"sync"
 	"time"
-
-	"github.com/lanegate/lanegate"
 )
 
 // Counts of queued jobs are for people and scrapers; limits are never judged from
@@ -31,12 +28,9 @@ const (
 // viewers cost one count, and none waits for it, but the first ever or after a long
 // time. Nothing is counted while nobody looks.
 type linesCache struct {
+	background
 	store LogStore
-	ctx   context.Context // ends with the service
-	stop  context.CancelFunc
-	wg    sync.WaitGroup
 
-	mu     sync.Mutex
 	lines  []ClassLine // as of the last count; guarded by mu, as is all below
 	at     time.Time   // when that began; zero before the first
 	next   time.Time   // no sooner is it counted again
@@ -53,18 +47,8 @@ type lineCount struct {
 
 func newLinesCache(store LogStore) *linesCache {
 	c := &linesCache{store: store}
-	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.open()
 	return c
-}
-
-// close ends the count under way and waits for it.
-func (c *linesCache) close() {
-	func() {
-		c.mu.Lock() // whoever has passed the look at ctx is counted by then
-		defer c.mu.Unlock()
-		c.stop()
-	}()
-	c.wg.Wait()
 }
 
 // get returns counts that are not older than linesAge if they are to be had within
@@ -102,7 +86,7 @@ func (c *linesCache) look() (kept []ClassLine, count *lineCount, err error) {
 	if known && (now.Sub(c.at) < linesAge || now.Before(c.next)) {
 		return c.lines, nil, nil
 	}
-	if err := c.begin(); err != nil {
+	if err := c.recount(); err != nil {
 		return nil, nil, err
 	}
 	if known && now.Sub(c.at) < linesOldest {
@@ -111,17 +95,16 @@ func (c *linesCache) look() (kept []ClassLine, count *lineCount, err error) {
 	return nil, c.count, nil
 }
 
-// begin begins a count unless one is under way; mu is held.
-func (c *linesCache) begin() error {
+// recount begins a count unless one is under way; mu is held.
+func (c *linesCache) recount() error {
 	if c.count != nil {
 		return nil
 	}
-	if err := c.ctx.Err(); err != nil {
-		return lanegate.ErrUnavailable.Because(err)
-	}
 	count := &lineCount{done: make(chan struct{})}
+	if err := c.begin(func() { c.run(count) }); err != nil {
+		return err
+	}
 	c.count = count
-	c.wg.Go(func() { c.run(count) })
 	return nil
 }
 
@@ -154,6 +137,6 @@ func (c *linesCache) renew() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.looked) < linesWatched && !now.Before(c.next) {
-		_ = c.begin() // fails when the service has ended
+		_ = c.recount() // fails when the service has ended
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"sync"
 	"time"
 
 	"github.com/lanegate/lanegate"
@@ -22,12 +21,8 @@ const (
 // computed once, in the background, one at a time for all, and is good for a while.
 // Whoever asks waits for it as long as their context lasts.
 type memo struct {
-	ctx  context.Context // ends with the service
-	stop context.CancelFunc
-	wg   sync.WaitGroup
-	turn chan struct{} // holds a token while something is computed
-
-	mu      sync.Mutex
+	background
+	turn    chan struct{}         // holds a token while something is computed
 	entries map[string]*memoEntry // guarded by mu
 }
 
@@ -41,18 +36,8 @@ type memoEntry struct {
 
 func newMemo() *memo {
 	m := &memo{turn: make(chan struct{}, 1), entries: map[string]*memoEntry{}}
-	m.ctx, m.stop = context.WithCancel(context.Background())
+	m.open()
 	return m
-}
-
-// close ends what is being computed and waits for it.
-func (m *memo) close() {
-	func() {
-		m.mu.Lock() // whoever has passed the look at ctx is counted by then
-		defer m.mu.Unlock()
-		m.stop()
-	}()
-	m.wg.Wait()
 }
 
 var (
@@ -91,16 +76,15 @@ func (m *memo) entry(key string, age time.Duration, compute func(ctx context.Con
 	if e, ok := m.entries[key]; ok && (!e.finished() || e.fresh(now, age)) {
 		return e, nil
 	}
-	if m.ctx.Err() != nil {
-		return nil, lanegate.ErrUnavailable.Because(m.ctx.Err())
-	}
 	maps.DeleteFunc(m.entries, func(_ string, e *memoEntry) bool { return e.finished() && !e.fresh(now, age) })
 	if len(m.entries) >= memoEntries && !m.dropOldest() {
 		return nil, errManyQuestions
 	}
 	e := &memoEntry{done: make(chan struct{}), asked: now}
+	if err := m.begin(func() { m.compute(e, compute) }); err != nil {
+		return nil, err
+	}
 	m.entries[key] = e
-	m.wg.Go(func() { m.compute(e, compute) })
 	return e, nil
 }
 
