@@ -292,11 +292,7 @@ func TestSQSNothingReceived(t *testing.T) {
 func TestSQSBellsOfFinishedJobs(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, sqstest.Shared(t))
-	b.create("dead", nil)
-	b.create("long", map[string]string{
-		"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:` + sqstest.Region + `:000000000000:` + b.prefix + `dead","maxReceiveCount":"5"}`,
-	})
-	b.lanes = append(b.lanes, lanegate.Lane{Name: "long"})
+	b.createWithDead("long", 5)
 	job := b.bells.submit("long")
 	bell := `{"v":1,"lane":"long","job":"` + job + `"}`
 	b.put("dead", bell)

@@ -214,6 +214,17 @@ func (b *bench) create(lane string, attributes map[string]string) string {
 	return *out.QueueUrl
 }
 
+// createWithDead makes a lane with its queue, and the queue "dead" for messages that
+// were received most times.
+func (b *bench) createWithDead(lane string, most int) {
+	b.t.Helper()
+	b.create("dead", nil)
+	b.create(lane, map[string]string{
+		"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":"arn:aws:sqs:%s:000000000000:%sdead","maxReceiveCount":"%d"}`, sqstest.Region, b.prefix, most),
+	})
+	b.lanes = append(b.lanes, lanegate.Lane{Name: lane})
+}
+
 func (b *bench) url(lane string) string {
 	b.t.Helper()
 	out, err := b.direct.GetQueueUrl(b.t.Context(), &sqs.GetQueueUrlInput{QueueName: aws.String(b.prefix + lane)})

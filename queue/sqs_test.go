@@ -244,11 +244,7 @@ func TestSQSBatchWithAFailedEntry(t *testing.T) {
 func TestSQSLeavesUnknownMessages(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, sqstest.Shared(t))
-	b.create("dead", nil)
-	b.create("long", map[string]string{
-		"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:` + sqstest.Region + `:000000000000:` + b.prefix + `dead","maxReceiveCount":"3"}`,
-	})
-	b.lanes = append(b.lanes, lanegate.Lane{Name: "long"})
+	b.createWithDead("long", 3)
 	o := b.options()
 	o.Registerer = b.reg
 	// SQS refuses to extend one of them: that harms nothing.
@@ -277,11 +273,7 @@ func TestSQSShortVisibility(t *testing.T) {
 		t.Run(visibility.String(), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, sqstest.Shared(t))
-			b.create("dead", nil)
-			b.create("short", map[string]string{
-				"RedrivePolicy": `{"deadLetterTargetArn":"arn:aws:sqs:` + sqstest.Region + `:000000000000:` + b.prefix + `dead","maxReceiveCount":"3"}`,
-			})
-			b.lanes = append(b.lanes, lanegate.Lane{Name: "short"})
+			b.createWithDead("short", 3)
 			o := b.options()
 			o.Visibility = visibility
 			b.rested(o)

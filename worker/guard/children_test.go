@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/lanegate/lanegate/worker/proctest"
 )
 
 func startSleeper(t *testing.T) int {
@@ -48,7 +50,7 @@ func TestBootTimer(t *testing.T) {
 			t.Fatal(err)
 		}
 		tick := []pollFD{{fd: int32(timer.fd), events: pollIn}}
-		eventually(t, "a tick", func() bool {
+		proctest.Eventually(t, "a tick", func() bool {
 			n, err := poll(tick, false)
 			return err == nil && n == 1
 		})
@@ -81,7 +83,7 @@ func TestAwaitLooksByItselfWithoutPidfd(t *testing.T) {
 		if err != nil || g.timer.fd < 0 {
 			t.Errorf("%v, timer %d", err, g.timer.fd)
 		}
-	case <-time.After(patience):
+	case <-time.After(proctest.Patience):
 		t.Fatal("the guard would never look")
 	}
 }

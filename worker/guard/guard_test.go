@@ -14,34 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanegate/lanegate/worker/proctest"
 )
-
-// testGrace is long enough for a shell to die of TERM on a busy machine.
-const testGrace = 300 * time.Millisecond
-
-// patience bounds every wait of the tests; it is no expected time.
-const patience = 30 * time.Second
-
-// eventually polls until ok or fails the test.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v in vain for: %s", patience, what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-}
-
-// alive says whether a process exists and is no zombie.
-func alive(pid int) bool {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
-}
 
 // rawGuard is a guard whose pipes the test holds itself.
 type rawGuard struct {
@@ -123,7 +98,7 @@ func rawSpec(t *testing.T, script string) Spec {
 	}
 	return Spec{
 		Path: path, Argv: []string{"sh", "-c", script}, Env: []string{"PATH=" + os.Getenv("PATH")},
-		Dir: "/", Grace: testGrace,
+		Dir: "/", Grace: proctest.Grace,
 	}
 }
 
@@ -136,7 +111,7 @@ func (g *rawGuard) signal(t *testing.T, sig unix.Signal) {
 
 func (g *rawGuard) waitStopped(t *testing.T) {
 	t.Helper()
-	eventually(t, "the guard to be stopped", func() bool {
+	proctest.Eventually(t, "the guard to be stopped", func() bool {
 		text, err := os.ReadFile("/proc/" + strconv.Itoa(g.child.Pid) + "/stat")
 		return err == nil && strings.Contains(string(text), ") T ")
 	})
@@ -147,7 +122,7 @@ func (g *rawGuard) freezeUntil(t *testing.T, instant time.Duration) {
 	t.Helper()
 	g.signal(t, unix.SIGSTOP)
 	g.waitStopped(t)
-	eventually(t, "the deadline to pass", func() bool { return Boottime() > instant })
+	proctest.Eventually(t, "the deadline to pass", func() bool { return Boottime() > instant })
 	g.signal(t, unix.SIGCONT)
 }
 
@@ -155,11 +130,11 @@ func TestGuardWokenAfterTheDeadlineStartsNothing(t *testing.T) {
 	g := startRawGuard(t)
 	marker := filepath.Join(t.TempDir(), "started")
 	spec := rawSpec(t, "touch "+marker)
-	spec.Deadline = Boottime() + testGrace + 500*time.Millisecond
+	spec.Deadline = Boottime() + proctest.Grace + 500*time.Millisecond
 	g.signal(t, unix.SIGSTOP)
 	g.waitStopped(t)
 	g.order(t, Order{Spec: &spec})
-	eventually(t, "the deadline to pass", func() bool { return Boottime() > spec.Deadline })
+	proctest.Eventually(t, "the deadline to pass", func() bool { return Boottime() > spec.Deadline })
 	g.signal(t, unix.SIGCONT)
 	if r := g.next(t); r.Event != EventStarting {
 		t.Errorf("report %+v", r)
@@ -230,7 +205,7 @@ func TestGuardWokenAfterTheDeadlineKillsAtOnce(t *testing.T) {
 	if r := g.next(t); r.Event != EventEnding || r.Reason != ReasonFenced {
 		t.Errorf("report %+v, want the end to begin", r)
 	}
-	if !alive(command) {
+	if !proctest.Alive(command) {
 		t.Error("a deaf command was killed before its time")
 	}
 	g.freezeUntil(t, spec.Deadline)
@@ -369,7 +344,7 @@ func TestGuardReapsTheAdopted(t *testing.T) {
 	g.next(t)
 	g.next(t)
 	var pid int
-	eventually(t, "the command's daemon", func() bool {
+	proctest.Eventually(t, "the command's daemon", func() bool {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return false
@@ -377,7 +352,7 @@ func TestGuardReapsTheAdopted(t *testing.T) {
 		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
 		return err == nil
 	})
-	eventually(t, "the daemon to be reaped", func() bool {
+	proctest.Eventually(t, "the daemon to be reaped", func() bool {
 		_, there := ReadStat(pid)
 		return !there
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/proctest"
 )
 
 // start begins a run of script in the background; $PIDS names its file of ids.
@@ -32,7 +33,7 @@ func (r running) wait(t *testing.T) lanegate.Ending {
 	select {
 	case end := <-r.done:
 		return end
-	case <-time.After(patience):
+	case <-time.After(proctest.Patience):
 		t.Fatal("the run does not end")
 		return lanegate.Ending{}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/proctest"
 )
 
 // gateway is a helper process that plays a gateway with one run.
@@ -29,7 +30,7 @@ func startGateway(t *testing.T, spec gatewaySpec) *gateway {
 	}
 	spec.Exe = selfExe(t)
 	if spec.Grace == 0 {
-		spec.Grace = testGrace
+		spec.Grace = proctest.Grace
 	}
 	spec.Script = strings.ReplaceAll(spec.Script, "$PIDS", filepath.Join(spec.Dir, "pids"))
 	r, w, err := os.Pipe()
@@ -68,7 +69,7 @@ func (g *gateway) signal(t *testing.T, sig unix.Signal) {
 // ending reads what the gateway prints about its run.
 func (g *gateway) ending(t *testing.T) lanegate.Ending {
 	t.Helper()
-	if err := g.out.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := g.out.SetReadDeadline(time.Now().Add(proctest.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	var end lanegate.Ending
@@ -88,7 +89,7 @@ sleep 600`
 func eventuallyGone(t *testing.T, pids []int) {
 	t.Helper()
 	for _, pid := range pids {
-		eventually(t, "the end of process "+strconv.Itoa(pid), func() bool { return !alive(pid) })
+		proctest.Eventually(t, "the end of process "+strconv.Itoa(pid), func() bool { return !proctest.Alive(pid) })
 	}
 }
 
@@ -104,9 +105,9 @@ func TestGuardEndsTheRunOfAKilledGateway(t *testing.T) {
 				t.Fatal("the runs lock is free while a run is alive")
 			}
 			g.signal(t, unix.SIGKILL)
-			eventually(t, "the runs lock to come free", func() bool { return unlocked(t, g.dir+"/runs") })
+			proctest.Eventually(t, "the runs lock to come free", func() bool { return unlocked(t, g.dir+"/runs") })
 			wantGone(t, pids...) // the lock vouches for that
-			eventually(t, "the payload to be removed", func() bool {
+			proctest.Eventually(t, "the payload to be removed", func() bool {
 				entries, err := os.ReadDir(g.dir + "/work")
 				return err == nil && len(entries) == 0
 			})
@@ -237,7 +238,7 @@ func fencedInTime(t *testing.T, script, signal string) bool {
 	}
 	renew()
 	r := e.start(t, t.Context(), clock, nil)
-	eventually(t, "the command to have started", func() bool {
+	proctest.Eventually(t, "the command to have started", func() bool {
 		renew() // however long that takes: the lease runs out under the command, not before it
 		text, err := os.ReadFile(r.pids)
 		return err == nil && strings.HasSuffix(string(text), "\n")
@@ -271,7 +272,7 @@ func TestRenewalsKeepTheRunAlive(t *testing.T) {
 	clock.Renew(Boottime() + 2*time.Second)
 	first, _ := clock.Deadline()
 	r := e.start(t, t.Context(), clock, nil)
-	eventually(t, "the first deadline to pass", func() bool {
+	proctest.Eventually(t, "the first deadline to pass", func() bool {
 		clock.Renew(Boottime() + 2*time.Second)
 		return Boottime() > first
 	})
@@ -282,7 +283,7 @@ func TestRenewalsKeepTheRunAlive(t *testing.T) {
 }
 
 func TestNothingStartsUnderAnOldLease(t *testing.T) {
-	for name, left := range map[string]time.Duration{"over": -time.Second, "within the grace": testGrace / 2} {
+	for name, left := range map[string]time.Duration{"over": -time.Second, "within the grace": proctest.Grace / 2} {
 		t.Run(name, func(t *testing.T) {
 			e := newScript(t, `echo $$ > $PIDS`)
 			clock := NewLeaseClock()

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/proctest"
 )
 
 func asyncJob(url string) Job {
 	job := httpJob(url)
-	job.Run.Mode, job.Run.Heartbeat, job.Token = lanegate.ModeAsync, lanegate.Duration(patience), "the-token"
+	job.Run.Mode, job.Run.Heartbeat, job.Token = lanegate.ModeAsync, lanegate.Duration(proctest.Patience), "the-token"
 	return job
 }
 
@@ -85,7 +86,7 @@ func TestHTTPAsyncWithoutAWholeAnswerStaysOpen(t *testing.T) {
 	t.Run("no answer within the heartbeat", func(t *testing.T) {
 		job := asyncJob(newTarget(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 		job.Run.Heartbeat = lanegate.Duration(200 * time.Millisecond)
-		if end := NewHTTP(HTTPOptions{}).Run(t.Context(), job, Unfenced); end.Outcome != "" || end.Duration > patience/2 {
+		if end := NewHTTP(HTTPOptions{}).Run(t.Context(), job, Unfenced); end.Outcome != "" || end.Duration > proctest.Patience/2 {
 			t.Errorf("ending %+v, want none, soon", end)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/proctest"
 )
 
 // C80: a target that accepts and never answers costs its time limit, no more.
@@ -45,7 +46,7 @@ func TestHTTPNoAnswer(t *testing.T) {
 			if !strings.Contains(end.Error, "timed out, outcome unknown") || !strings.Contains(end.Error, "300ms") {
 				t.Errorf("error %q", end.Error)
 			}
-			if end.Duration > patience/2 {
+			if end.Duration > proctest.Patience/2 {
 				t.Errorf("took %v", end.Duration)
 			}
 		})
@@ -146,15 +147,15 @@ func TestHTTPConnectionNeverEstablished(t *testing.T) {
 		srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 		srv.StartTLS()
 		defer srv.Close()
-		end := NewHTTP(HTTPOptions{ConnectFor: patience}).Run(t.Context(), httpJob(srv.URL), Unfenced)
+		end := NewHTTP(HTTPOptions{ConnectFor: proctest.Patience}).Run(t.Context(), httpJob(srv.URL), Unfenced)
 		wantOutcome(t, end, lanegate.Failed)
-		if !strings.Contains(end.Error, "certificate") || end.Duration > patience/2 {
+		if !strings.Contains(end.Error, "certificate") || end.Duration > proctest.Patience/2 {
 			t.Errorf("error %q after %v", end.Error, end.Duration)
 		}
 	})
 	t.Run("cancelled while trying", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		h, refused := watchDials(NewHTTP(HTTPOptions{ConnectFor: patience}))
+		h, refused := watchDials(NewHTTP(HTTPOptions{ConnectFor: proctest.Patience}))
 		go func() {
 			<-refused
 			cancel(ErrCancelled)

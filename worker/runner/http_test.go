@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/proctest"
 )
 
 func httpJob(url string) Job {
 	job := newJob()
 	job.Run = lanegate.Run{Kind: lanegate.RunHTTP, URL: url, Mode: lanegate.ModeSync}
-	job.Timeout = patience
+	job.Timeout = proctest.Patience
 	return job
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/lanegate/lanegate/worker/proctest"
 )
 
 func TestLeaseClock(t *testing.T) {
@@ -70,7 +72,7 @@ func TestWithLease(t *testing.T) {
 		c.Renew(Boottime() + time.Hour)
 		_, stop := withLease(t.Context(), c)
 		stop()
-		eventually(t, "the subscription to end", func() bool {
+		proctest.Eventually(t, "the subscription to end", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			return len(c.subs) == 0

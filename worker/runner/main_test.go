@@ -15,6 +15,7 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/worker/guard"
+	"github.com/lanegate/lanegate/worker/proctest"
 )
 
 // The test binary plays the gateway (see helper_test.go) as well; a guard it is by
@@ -24,23 +25,6 @@ func TestMain(m *testing.M) {
 		os.Exit(gatewayMain(os.Args[2]))
 	}
 	os.Exit(m.Run())
-}
-
-// testGrace is long enough for a shell to die of TERM on a busy machine.
-const testGrace = 300 * time.Millisecond
-
-// patience bounds every wait of the tests; it is no expected time.
-const patience = 30 * time.Second
-
-// eventually polls until ok or fails the test.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v in vain for: %s", patience, what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
 }
 
 // stallWatch measures how late a goroutine is woken that asks for it every few
@@ -108,7 +92,7 @@ func newExec(t testing.TB, command Command, change func(*ExecOptions)) testExec 
 	dir := t.TempDir()
 	o := ExecOptions{
 		Catalogue: catalogue, Orphans: newOrphans(t), GuardPath: []string{selfExe(t), "guard"},
-		Grace: testGrace, RunsLock: filepath.Join(dir, "runs"), WorkDir: filepath.Join(dir, "work"),
+		Grace: proctest.Grace, RunsLock: filepath.Join(dir, "runs"), WorkDir: filepath.Join(dir, "work"),
 	}
 	if change != nil {
 		change(&o)
@@ -156,21 +140,11 @@ type running struct {
 	pids string
 }
 
-// alive says whether a process exists and is no zombie.
-func alive(pid int) bool {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
-}
-
 // readPIDs waits until n ids are in the file.
 func readPIDs(t *testing.T, path string, n int) []int {
 	t.Helper()
 	var pids []int
-	eventually(t, fmt.Sprintf("%d process ids in %s", n, path), func() bool {
+	proctest.Eventually(t, fmt.Sprintf("%d process ids in %s", n, path), func() bool {
 		text, err := os.ReadFile(path)
 		if err != nil || !strings.HasSuffix(string(text), "\n") {
 			return false
@@ -191,7 +165,7 @@ func readPIDs(t *testing.T, path string, n int) []int {
 func wantGone(t *testing.T, pids ...int) {
 	t.Helper()
 	for _, pid := range pids {
-		if alive(pid) {
+		if proctest.Alive(pid) {
 			t.Errorf("process %d is still there", pid)
 		}
 	}

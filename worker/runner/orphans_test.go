@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lanegate/lanegate/worker/guard"
+	"github.com/lanegate/lanegate/worker/proctest"
 )
 
 // startShell starts a registered child of the test process itself.
@@ -38,7 +39,7 @@ func TestOrphansEndsAdoptedProcessesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, pid := range orphans {
-		if !alive(pid) {
+		if !proctest.Alive(pid) {
 			t.Fatal("the child of a living child was killed")
 		}
 	}
@@ -52,7 +53,7 @@ func TestOrphansEndsAdoptedProcessesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantGone(t, orphans...)
-	if !alive(own.Pid) {
+	if !proctest.Alive(own.Pid) {
 		t.Error("a registered child was killed")
 	}
 	left, err := guard.Children()

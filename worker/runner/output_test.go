@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/worker/proctest"
 )
 
 func TestCaptureKeepsHeadAndTail(t *testing.T) {
@@ -205,7 +206,7 @@ func TestCollectorKeepsCharactersWhole(t *testing.T) {
 		if _, err := io.WriteString(pipes[i].w, text); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, fmt.Sprintf("%d bytes to arrive", total), func() bool {
+		proctest.Eventually(t, fmt.Sprintf("%d bytes to arrive", total), func() bool {
 			c.log.mu.Lock()
 			defer c.log.mu.Unlock()
 			return c.log.total == total
