@@ -23,7 +23,10 @@ func TestDrainEndsWhenTooManyCanNotBeSent(t *testing.T) {
 		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
 			t.Error(err)
 		}
-		most = max(most, len(q.Skip))
+		if most = max(most, len(q.Skip)); len(q.Skip) > service.MaxHandOverSkip {
+			w.WriteHeader(http.StatusUnprocessableEntity) // as the gateway does
+			return
+		}
 		if q.DryRun {
 			fmt.Fprint(w, `{"counts": {"queued": 5000}}`)
 			return
