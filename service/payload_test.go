@@ -29,6 +29,8 @@ func TestCheckJSON(t *testing.T) {
 		{"nothing", "", "bad_body", "/payload"},
 		{"white space only", " \n", "bad_body", "/payload"},
 		{"too deep", deep(17), "too_deep", "/payload"},
+		{"objects too deep", strings.Repeat(`{"a":`, 17) + "1" + strings.Repeat("}", 17), "too_deep", "/payload"},
+		{"many on one level", "[" + strings.Repeat("{},", 40) + "[]]", "", ""},
 		{"too deep and not closed", strings.Repeat("[", 1000), "too_deep", "/payload"},
 		{"NUL", `{"a":["x","\u0000"]}`, "nul_character", "/payload/a/1"},
 		{"NUL in a key", `{"a":{"b\u0000":1}}`, "nul_character", "/payload/a/b\x00"},
