@@ -20,19 +20,26 @@ const (
 	// at most maxRest: rings that lead to nothing take a fifth of a busy database.
 	restShare = 4
 	maxRest   = 100 * time.Millisecond
+	// maxGather bounds for how long slots that become free wait for others after an ask.
+	maxGather = 20 * time.Millisecond
 )
 
 // admitLoop asks for work whenever something may have changed, until ctx ends.
 // It never asks for more than there are free slots now: nothing is prefetched.
 //
-// Where many jobs come in that can't start yet, each commit rings. So after an ask
-// that brought nothing the next ring waits a little; a slot that becomes free does not.
+// What an ask costs hardly depends on how many jobs it starts. So between two asks
+// lies the time that the first one took: where many short jobs run, the slots that
+// become free meanwhile are filled together; the first after a while is filled at
+// once. Where many jobs come in that can't start yet, each commit rings: after an
+// ask that brought nothing the next ring waits longer.
 func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 	next := time.NewTimer(0)
 	defer next.Stop()
 	rest := time.NewTimer(0)
 	defer rest.Stop()
-	rings := w.backend.Rings() // nil while they wait
+	gather := time.NewTimer(0)
+	defer gather.Stop()
+	rings, wake := w.backend.Rings(), w.wake // each nil while it waits
 	failing := false
 	for {
 		select {
@@ -41,7 +48,10 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 		case <-rest.C:
 			rings = w.backend.Rings()
 			continue
-		case <-w.wake:
+		case <-gather.C:
+			wake = w.wake
+			continue
+		case <-wake:
 		case <-rings:
 		case <-next.C:
 		}
@@ -51,11 +61,15 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 		wait := w.opts.Poll
 		began := time.Now()
 		started, due, err := w.admit(ctx)
-		rings = w.backend.Rings()
-		if pause := min(restShare*time.Since(began), maxRest); started == 0 && pause > 0 {
-			rings = nil
-			rest.Reset(pause)
+		took := time.Since(began)
+		pause := min(took, maxGather)
+		wake = nil
+		gather.Reset(pause)
+		if started == 0 {
+			pause = min(restShare*took, maxRest)
 		}
+		rings = nil
+		rest.Reset(pause)
 		switch {
 		case errors.Is(err, lanegate.ErrWorkerGone):
 			dead()

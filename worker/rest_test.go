@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,6 +55,38 @@ func TestWorkerRestsAfterFruitlessAsks(t *testing.T) {
 			t.Error("the second job did not get the slot at once")
 		}
 		calm()
+		stop()
+		ended()
+	})
+}
+
+// Where short jobs run, slots are filled together: an ask lets those pass that become
+// free within the time that the last one took. After a while without, none waits.
+func TestWorkerGathersFreeSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes, slots, jobs = 2 * time.Millisecond, 10, 100
+		b := &busyBackend{fakeBackend: newFakeBackend(), takes: takes}
+		w, _ := newTestWorker(b.fakeBackend, func(o *Options) { o.Backend, o.Slots = b, slots })
+		stop, ended := start(t, w)
+		<-time.After(time.Second)
+		before := len(b.asked())
+		for i := range jobs {
+			b.enqueue(fmt.Sprint("job-", i), lanegate.LaneParallel, time.Duration(i%slots+1)*takes/(2*slots))
+		}
+		ring(b.rings)
+		<-time.After(time.Second)
+		if n := len(b.asked()) - before; n < jobs/slots || n > jobs/slots+2 { // one that finds nothing more, and the ring's
+			t.Errorf("%d jobs took %d asks for %d slots", jobs, n, slots)
+		}
+		if got := b.got("job-99"); len(got) != 1 {
+			t.Errorf("the last job ended as %v", got)
+		}
+		b.submit("alone", lanegate.LaneParallel, time.Millisecond)
+		<-time.After(takes + 2*time.Millisecond)
+		synctest.Wait()
+		if got := b.got("alone"); len(got) != 1 {
+			t.Errorf("a job that came after a while ended as %v: it had to wait", got)
+		}
 		stop()
 		ended()
 	})
