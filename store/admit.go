@@ -45,9 +45,11 @@ func (t *tx) admit(ask service.Ask) (res service.Admitted, err error) {
 	if me < 0 {
 		return res, lanegate.ErrWorkerGone
 	}
-	if res.NextDue, err = t.nextDue(); err != nil {
+	stands, err := t.stands()
+	if err != nil {
 		return res, err
 	}
+	res.NextDue = t.until(stands.next)
 	waits := res.NextDue == 0
 	if waits {
 		if res.Skipped, err = t.promote(); err != nil {
@@ -73,12 +75,11 @@ const maxDecisions = 3
 // for what jobs leave free that are gone since they were read.
 func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted) error {
 	res.Fallbacks = map[string]int{}
-	var in admission.Input
 	var decision admission.Decision
 	for range maxDecisions {
 		var trial *trialRow
 		var err error
-		if in, trial, decision, err = t.decide(ask, live); err != nil {
+		if trial, decision, err = t.decide(ask, live); err != nil {
 			return err
 		}
 		gang, changed, err := t.stepTrial(ask.Worker, trial, decision.Trial)
@@ -107,20 +108,21 @@ func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted) erro
 			break
 		}
 	}
-	return t.rememberBlocked(in.BlockedSince, decision.Blocked)
+	return t.rememberBlocked(decision.Blocked)
 }
 
 // decide asks the planner, and locks the jobs it chose when a round is among them,
 // which starts as a whole or not at all.
-func (t *tx) decide(ask service.Ask, live []workerRow) (in admission.Input, trial *trialRow, d admission.Decision, err error) {
+func (t *tx) decide(ask service.Ask, live []workerRow) (trial *trialRow, d admission.Decision, err error) {
 	free := ask.Free
 	if ask.SerialFree {
 		free++
 	}
 	for range maxDecisions {
+		var in admission.Input
 		var rest lineRest
 		if in, trial, rest, err = t.input(live, free); err != nil {
-			return in, nil, d, err
+			return nil, d, err
 		}
 		in.Asking, in.NoWaits = ask.Worker, true
 		for i := range in.Workers {
@@ -131,15 +133,15 @@ func (t *tx) decide(ask service.Ask, live []workerRow) (in admission.Input, tria
 		d = admission.Plan(in)
 		for more := rest.behind(d.Emptied); len(more) > 0; more = rest.behind(d.Emptied) {
 			if err := t.readOn(&in, rest, more); err != nil {
-				return in, nil, d, err
+				return nil, d, err
 			}
 			d = admission.Plan(in)
 		}
 		if all, err := t.lockChosen(&d); err != nil || all {
-			return in, trial, d, err
+			return trial, d, err
 		}
 	}
-	return in, trial, d, nil
+	return trial, d, nil
 }
 
 // lockChosen locks the jobs that d starts, if there are those of a round among
@@ -185,9 +187,11 @@ func (t *tx) input(live []workerRow, free int) (in admission.Input, trial *trial
 	in = admission.Input{
 		Now: t.at, Classes: cfg.Classes, Resources: cfg.Resources, StarveAfter: t.s.opts.StarveAfter,
 	}
-	if in.Lanes, err = t.lanesNow(cfg, live); err != nil {
+	stands, err := t.stands()
+	if err != nil {
 		return in, nil, rest, err
 	}
+	in.Lanes, in.BlockedSince = t.lanesServed(cfg, live, stands.lanes), stands.blocked
 	if in.InFlight, err = t.inFlight(); err != nil {
 		return in, nil, rest, err
 	}
@@ -206,9 +210,7 @@ func (t *tx) input(live []workerRow, free int) (in admission.Input, trial *trial
 	if in.Due, rest, err = t.dueHeads(cfg, in, trialHeads(candidates), free); err != nil {
 		return in, nil, rest, err
 	}
-	trial = chooseTrial(&in, rows, candidates)
-	in.BlockedSince, err = t.blockedSince()
-	return in, trial, rest, err
+	return in, chooseTrial(&in, rows, candidates), rest, nil
 }
 
 // snapshot is input for readers, who may keep and change it: one job of each class,
@@ -300,8 +302,13 @@ func (t *tx) nextDue() (time.Duration, error) {
 	if _, err := t.get(&next, sqlNextReady); err != nil {
 		return 0, fmt.Errorf("read when the next job becomes due: %w", err)
 	}
-	if next.t.IsZero() {
-		return -1, nil
+	return t.until(next), nil
+}
+
+// until is how long it is until then, 0 when that is over, negative for never.
+func (t *tx) until(then dbTime) time.Duration {
+	if then.t.IsZero() {
+		return -1
 	}
-	return max(0, next.t.Sub(t.at)), nil
+	return max(0, then.t.Sub(t.at))
 }

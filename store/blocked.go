@@ -2,14 +2,12 @@ package store
 
 import (
 	"fmt"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/lanegate/lanegate"
 )
-
-const sqlListBlocked = `
-SELECT job_id, since
-  FROM blocked_heads`
 
 var (
 	bulkDeleteBlocked = bulkSQL{
@@ -33,34 +31,62 @@ SELECT * FROM {{rows text timestamptz}}
 	}
 )
 
-func (t *tx) blockedSince() (map[string]time.Time, error) {
-	var rows []struct {
-		Job   string `db:"job_id"`
-		Since dbTime `db:"since"`
-	}
-	if err := t.all(&rows, sqlListBlocked); err != nil {
-		return nil, fmt.Errorf("read the blocked heads: %w", err)
-	}
-	blocked := make(map[string]time.Time, len(rows))
-	for _, r := range rows {
-		blocked[r.Job] = r.Since.t
-	}
-	return blocked, nil
+// blockedHeads are the heads that this process's last admission found blocked. Most
+// start soon, and others take their place: only who stays blocked is written down,
+// so that other processes, and this one's next start, go on counting.
+type blockedHeads struct {
+	mu    sync.Mutex
+	at    time.Time            // of that admission; guarded by mu
+	since map[string]time.Time // guarded by mu
 }
 
-// rememberBlocked makes the table hold exactly what now says.
-func (t *tx) rememberBlocked(before, now map[string]time.Time) error {
+// longBlocked is how long a head is blocked before that is written down: a tenth of
+// the time after which it gets a reservation. A process that ends forgets no more.
+func (s *Store) longBlocked() time.Duration { return s.opts.StarveAfter / 10 }
+
+// with is what the database remembers, and what this process does: the earlier of
+// both. What the process saw too long before now may have started meanwhile.
+func (b *blockedHeads) with(written map[string]time.Time, now time.Time, long time.Duration) map[string]time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := maps.Clone(written)
+	if now.Sub(b.at) > long {
+		return all
+	}
+	for job, since := range b.since {
+		if old, ok := all[job]; !ok || since.Before(old) {
+			all[job] = since
+		}
+	}
+	return all
+}
+
+func (b *blockedHeads) set(since map[string]time.Time, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.since, b.at = since, now
+}
+
+// rememberBlocked remembers exactly what now says.
+func (t *tx) rememberBlocked(now map[string]time.Time) error {
+	stands, err := t.stands()
+	if err != nil {
+		return err
+	}
 	var gone, fresh [][]any
-	for job := range before {
+	for job := range stands.written {
 		if _, ok := now[job]; !ok {
 			gone = append(gone, []any{job})
 		}
 	}
 	for job, since := range now {
-		if old, ok := before[job]; !ok || !old.Equal(lanegate.Micro(since)) {
-			fresh = append(fresh, []any{job, at(since)})
+		old, ok := stands.written[job]
+		if !ok && t.at.Sub(since) < t.s.longBlocked() || ok && old.Equal(lanegate.Micro(since)) {
+			continue
 		}
+		fresh = append(fresh, []any{job, at(since)})
 	}
+	t.s.blocked.set(now, t.at)
 	if err := t.each(bulkDeleteBlocked, gone); err != nil {
 		return fmt.Errorf("forget blocked jobs: %w", err)
 	}
@@ -68,4 +94,56 @@ func (t *tx) rememberBlocked(before, now map[string]time.Time) error {
 		return fmt.Errorf("remember blocked jobs: %w", err)
 	}
 	return nil
+}
+
+// sqlReadStands reads what an admission needs of lanes, of blocked heads and of what
+// becomes due next, in one round trip.
+const sqlReadStands = `
+SELECT 'lane' AS kind, name, last_served_at AS at, queue_seen_at AS seen
+  FROM lanes
+ UNION ALL
+SELECT 'blocked', job_id, since, NULL
+  FROM blocked_heads
+ UNION ALL
+SELECT 'next', '', min(ready_at), NULL
+  FROM jobs {{use jobs_ready_idx}}
+ WHERE state = 'queued' AND NOT due`
+
+// stands is the answer.
+type stands struct {
+	lanes   []servedRow
+	written map[string]time.Time // heads that the database remembers as blocked
+	blocked map[string]time.Time // these, and those that only this process does
+	next    dbTime               // see sqlNextReady
+}
+
+// stands reads them once for a transaction: those that read it twice hold the
+// admission row, or see one state.
+func (t *tx) stands() (*stands, error) {
+	if t.standing != nil {
+		return t.standing, nil
+	}
+	var rows []struct {
+		Kind string `db:"kind"`
+		Name string `db:"name"`
+		At   dbTime `db:"at"`
+		Seen dbTime `db:"seen"`
+	}
+	if err := t.all(&rows, sqlReadStands); err != nil {
+		return nil, fmt.Errorf("read lanes, blocked heads and what becomes due: %w", err)
+	}
+	s := &stands{written: map[string]time.Time{}}
+	for _, r := range rows {
+		switch r.Kind {
+		case "lane":
+			s.lanes = append(s.lanes, servedRow{r.Name, r.At, r.Seen})
+		case "blocked":
+			s.written[r.Name] = r.At.t
+		default:
+			s.next = r.At
+		}
+	}
+	s.blocked = t.s.blocked.with(s.written, t.at, t.s.longBlocked())
+	t.standing = s
+	return s, nil
 }

@@ -166,14 +166,21 @@ func (t *tx) readConfig() (*configState, error) {
 // the lane, or the last one that did left less than a minute ago; and its queue,
 // where lanes have one, has existed.
 func (t *tx) lanesNow(c *configState, live []workerRow) ([]lanegate.Lane, error) {
-	var served []struct {
-		Name string `db:"name"`
-		Last dbTime `db:"last_served_at"`
-		Seen dbTime `db:"queue_seen_at"`
-	}
+	var served []servedRow
 	if err := t.all(&served, sqlListServed); err != nil {
 		return nil, fmt.Errorf("read the lanes' last workers: %w", err)
 	}
+	return t.lanesServed(c, live, served), nil
+}
+
+// servedRow says when a lane had a worker last, and when its queue was seen first.
+type servedRow struct {
+	Name string `db:"name"`
+	Last dbTime `db:"last_served_at"`
+	Seen dbTime `db:"queue_seen_at"`
+}
+
+func (t *tx) lanesServed(c *configState, live []workerRow, served []servedRow) []lanegate.Lane {
 	last, unseen := make(map[string]time.Time, len(served)), map[string]bool{}
 	for _, r := range served {
 		if !r.Last.t.IsZero() {
@@ -188,7 +195,7 @@ func (t *tx) lanesNow(c *configState, live []workerRow) ([]lanegate.Lane, error)
 		lanes[i].Available = !unseen[name] && (ok && t.at.Sub(left) < servedFor ||
 			slices.ContainsFunc(live, func(w workerRow) bool { return w.opens(name) }))
 	}
-	return lanes, nil
+	return lanes
 }
 
 // Config implements service.Store.

@@ -47,6 +47,9 @@ type dialect struct {
 	// heads reads the first $2 due jobs in line of each class in $1, a JSON list
 	// of names: one index seek per class, whatever the backlog. Columns: headRow.
 	heads string
+	// starts is heads with a number for each class, $1 being a JSON object of these;
+	// "" where LIMIT takes no column.
+	starts string
 	// reads is how a transaction of the read pool is begun, so that all its reads
 	// see one state.
 	reads sql.TxOptions

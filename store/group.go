@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -116,6 +117,7 @@ func (g *group) hand(it *item) error {
 func (g *group) write() {
 	defer close(g.ended)
 	for first := range g.queue {
+		runtime.Gosched() // whoever is about to hand in, as its run ended with the first one's, shares its commit
 		items := g.gather(first)
 		if len(items) == 0 {
 			continue

@@ -40,7 +40,8 @@ func (r lineRest) behind(classes []string) (more []string) {
 }
 
 // share is how many jobs of each class are read at first: twice its share of what is
-// free. Most classes start fewer, and the rows of the others are read in vain.
+// free, among those that had jobs in line lately. Most start fewer, and the rows of
+// the others are read in vain.
 func share(free, classes int) int { return 1 + 2*free/max(1, classes) }
 
 // dueHeads reads the start of each class's line: its share of what is free, or what
@@ -55,8 +56,9 @@ func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int,
 		}
 	}
 	first, most := map[string]int{}, lineRest{}
-	part, greedy := share(free, len(cfg.Classes)), t.s.emptied.Load()
-	alike := 1 // for most, so that one statement reads them
+	lines := max(int(t.s.lines.Load()), len(cfg.Classes)/8) // when all have jobs at once, not too many rows are read
+	part, greedy := share(free, lines), t.s.emptied.Load()
+	alike := 1 // for most, so that few statements read them where each has one number
 	for _, c := range cfg.Classes {
 		n := max(1, min(c.MaxInFlight-busy[c.ID], free), need[c.ID])
 		switch {
@@ -82,6 +84,7 @@ func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int,
 	for i := range due {
 		read[due[i].Class]++
 	}
+	t.s.lines.Store(int64(len(read)))
 	for class := range most {
 		if read[class] < first[class] {
 			delete(most, class) // that is all there is
@@ -108,9 +111,19 @@ func (t *tx) readOn(in *admission.Input, rest lineRest, classes []string) error 
 	return nil
 }
 
-// heads reads the first n[class] due jobs of each class. Those with the same number
-// are read together, and most have the same.
+// heads reads the first n[class] due jobs of each class.
 func (t *tx) heads(n map[string]int) (due []admission.Due, err error) {
+	var rows []headRow
+	if t.s.d.starts != "" {
+		want, err := json.Marshal(n)
+		if err != nil {
+			return nil, err
+		}
+		if err := t.all(&rows, t.s.d.starts, string(want)); err != nil {
+			return nil, fmt.Errorf("read the starts of the lines: %w", err)
+		}
+		return dues(due, rows), nil
+	}
 	byN := map[int][]string{}
 	for class, n := range n {
 		byN[n] = append(byN[n], class)
@@ -120,13 +133,19 @@ func (t *tx) heads(n map[string]int) (due []admission.Due, err error) {
 		if err != nil {
 			return nil, err
 		}
-		var rows []headRow
+		rows = rows[:0]
 		if err := t.all(&rows, t.s.d.heads, string(names), n); err != nil {
 			return nil, fmt.Errorf("read the heads of the lines: %w", err)
 		}
-		for _, r := range rows {
-			due = append(due, r.due())
-		}
+		due = dues(due, rows)
 	}
 	return due, nil
+}
+
+func dues(due []admission.Due, rows []headRow) []admission.Due {
+	due = slices.Grow(due, len(rows))
+	for _, r := range rows {
+		due = append(due, r.due())
+	}
+	return due
 }

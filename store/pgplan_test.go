@@ -26,6 +26,8 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 		"end":          {bulkEndAttempt.many, strings.TrimSuffix(strings.Repeat("NULL, ", 10), ", "), "attempts_pkey"},
 		"settle":       {bulkUpdateJob.many, strings.TrimSuffix(strings.Repeat("NULL, ", 19), ", "), "jobs_pkey"},
 		"heads":        {s.d.heads, "NULL, NULL", "jobs_line_idx"},
+		"starts":       {s.d.starts, "NULL", "jobs_line_idx"},
+		"stands":       {sqlReadStands, "", "jobs_ready_idx"},
 		"became due":   {sqlPGFindReady, "NULL, NULL", "jobs_ready_idx"},
 		"next ready":   {sqlNextReady, "", "jobs_ready_idx"},
 		"in flight":    {sqlListInFlight, "", "attempts_in_flight_idx"},

@@ -103,7 +103,7 @@ func claimAndEnd(t *testing.T, s *Store, n, slots int) {
 func admissionBlocks(t *testing.T, s *Store) (n int) {
 	t.Helper()
 	for _, c := range []struct{ text, args string }{
-		{s.d.heads, `'["wide-00","wide-01"]', 1`}, {sqlListInFlight, ""},
+		{s.d.starts, `'{"wide-00":1,"wide-01":1}'`}, {sqlListInFlight, ""},
 	} {
 		plan := explainPrepared(t, s, "(ANALYZE, BUFFERS)", s.d.sql(c.text), c.args)
 		if strings.Contains(plan, "Bitmap") {

@@ -17,7 +17,7 @@ func postgresDialect() *dialect {
 		name: "postgres", now: "clock_timestamp()",
 		lock: "FOR UPDATE", share: "FOR KEY SHARE", skip: "FOR UPDATE SKIP LOCKED",
 		spans: sqlPGSpans, among: "= ANY (ARRAY(SELECT json_array_elements_text(CAST($4 AS json))))",
-		lockAdmission: sqlPGLockAdmission, heads: sqlPGHeads,
+		lockAdmission: sqlPGLockAdmission, heads: sqlPGHeads, starts: sqlPGLineStarts,
 		reads: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
 		sort:  sortPostgres, spent: spentPostgres, bulk: true,
 		beginGroup: (*tx).pgBeginGroup, lockClass: (*tx).pgLockClass, lockGrants: (*tx).pgLockGrants, ready: (*tx).pgReady,
@@ -44,6 +44,15 @@ SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
                       WHERE h.state = 'queued' AND h.due AND h.class = want.class
                       ORDER BY h.first_at, h.place_at, h.place_id
                       LIMIT $2) AS j
+ ORDER BY j.class, j.first_at, j.place_at, j.place_id`
+	sqlPGLineStarts = `
+SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
+  FROM json_each_text(CAST($1 AS json)) AS want (class, n)
+ CROSS JOIN LATERAL (SELECT h.id, h.class, h.first_at, h.place_at, h.place_id, h.worker
+                       FROM jobs AS h
+                      WHERE h.state = 'queued' AND h.due AND h.class = want.class
+                      ORDER BY h.first_at, h.place_at, h.place_id
+                      LIMIT CAST(want.n AS bigint)) AS j
  ORDER BY j.class, j.first_at, j.place_at, j.place_id`
 )
 

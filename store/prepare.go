@@ -12,7 +12,7 @@ func (d *dialect) hotStatements() []string {
 	hot := []string{
 		sqlReadAdmission, d.lockAdmission,
 		sqlGetKey, sqlInsertKey, sqlInsertJob, sqlInsertPayload,
-		sqlListLiveFor, sqlListServed, sqlNextReady, sqlListInFlight, sqlListTrials, sqlListBlocked, d.heads,
+		sqlListLiveFor, sqlReadStands, sqlNextReady, sqlListInFlight, sqlListTrials, d.heads,
 		sqlStartJob, sqlInsertAttempt, sqlGetPayload,
 		sqlGetJobLocked, sqlEndAttempt, sqlUpdateJob, sqlSaveResult, sqlInsertOutput, sqlInsertRun, sqlNoteSuccess,
 		sqlBeatWorker, sqlListHeld,
@@ -25,7 +25,7 @@ func (d *dialect) hotStatements() []string {
 		}
 	}
 	if d.bulk {
-		hot = append(hot, sqlPGInsertJobs, sqlPGLockSubmissions, sqlPGReadGroup, sqlPGLockClasses, sqlPGLockJobs, sqlPGLockGrants, sqlPGStartJobs, sqlPGFindReady)
+		hot = append(hot, sqlPGInsertJobs, sqlPGLockSubmissions, sqlPGReadGroup, sqlPGLockClasses, sqlPGLockJobs, sqlPGLockGrants, sqlPGStartJobs, sqlPGFindReady, d.starts)
 	}
 	return hot
 }

@@ -126,6 +126,9 @@ type Store struct {
 	// emptied are the classes whose part of a line, read for an admission, was too
 	// short lately. It is only a guess at how much to read at once.
 	emptied atomic.Pointer[map[string]bool]
+	// lines is how many classes had jobs in line at the last admission, another guess.
+	lines   atomic.Int64
+	blocked blockedHeads
 	// jitter is a random number in [0,1) for backoffs.
 	jitter func() float64
 

@@ -31,6 +31,8 @@ type tx struct {
 	// known are those of a group's keys that were used before; nil when they are to
 	// be looked for.
 	known map[lockKey]bool
+	// standing is what stands has read.
+	standing *stands
 	// singly: what could be done for many rows at once has failed so, and is done
 	// row by row.
 	singly bool
