@@ -37,8 +37,8 @@ func profiles(ctx context.Context, e *env) *rig.Cell {
 		return c.Fail(err)
 	}
 	err = e.profile(r, "run-cpu", span, func() error {
-		rate, err := r.drain(ctx, peer.Width, n, span+time.Second)
-		c.Add("running, under the profiler", rig.Figure{Name: perSecond, Value: rate})
+		ran, err := r.drain(ctx, peer.Width, n, span+time.Second)
+		c.Add("running, under the profiler", rig.Figure{Name: perSecond, Value: ran.perSecond})
 		return err
 	})
 	if err != nil {

@@ -101,37 +101,53 @@ func (r *runner) exec(ctx context.Context, statements ...string) error {
 	return errors.Join(err, db.Close())
 }
 
-// drain lets queued jobs run for span, or until n have, and returns the rate of
-// durable outcomes: from the first start to the last record.
-func (r *runner) drain(ctx context.Context, width, n int, span time.Duration) (perSecond float64, err error) {
+// drained is what drain saw: durable outcomes, from the first start to the last
+// record, and the processor time that these jobs took.
+type drained struct {
+	jobs      int
+	perSecond float64
+	spent     spent
+}
+
+// drain lets queued jobs run for span, or until n have.
+func (r *runner) drain(ctx context.Context, width, n int, span time.Duration) (d drained, err error) {
 	before, err := r.done(ctx)
 	if err != nil {
-		return 0, err
+		return d, err
 	}
 	ranBefore, err := r.ran()
 	if err != nil {
-		return 0, err
+		return d, err
+	}
+	used, err := r.cpu()
+	if err != nil {
+		return d, err
 	}
 	began := time.Now()
 	if err := r.begin(width); err != nil {
-		return 0, err
+		return d, err
 	}
 	for time.Since(began) < span {
 		time.Sleep(20 * time.Millisecond)
 		ran, err := r.ran()
 		if err != nil {
-			return 0, err
+			return d, err
 		}
 		if ran-ranBefore >= int64(n) {
 			break
 		}
 	}
 	if err := r.end(ctx); err != nil {
-		return 0, err
+		return d, err
 	}
 	took := time.Since(began)
+	if d.spent, err = used(); err != nil {
+		return d, err
+	}
 	after, err := r.done(ctx)
-	return float64(after-before) / took.Seconds(), err
+	d.jobs = after - before
+	d.perSecond = float64(d.jobs) / took.Seconds()
+	return d, err
 }
 
 // paused is the gateway with its lane paused, so that a backlog can be made.
@@ -277,8 +293,8 @@ func backlog(ctx context.Context, e *env) *rig.Cell {
 			if err := e.settle(ctx, c); err != nil {
 				return nil, err
 			}
-			rate, err := r.drain(ctx, peer.Width, n, pick(e, 6*time.Second, 2*time.Second))
-			return []rig.Figure{{Name: completed, Value: rate}}, err
+			ran, err := r.drain(ctx, peer.Width, n, pick(e, 6*time.Second, 2*time.Second))
+			return append([]rig.Figure{{Name: completed, Value: ran.perSecond}}, ran.spent.figures(ran.jobs)...), err
 		}
 	}
 	all := []contestant{{fmt.Sprintf("lanegate, %s queued", thousands(depths[0])), e.paused, m(depths[0])}}
