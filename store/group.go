@@ -38,9 +38,18 @@ type item struct {
 	// may run again when the transaction of the group has to be repeated.
 	run func(t *tx) error
 
-	state atomic.Int32
-	err   error         // written by the writer before done is closed
-	done  chan struct{} // closed by the writer
+	state    atomic.Int32
+	err      error         // written by the writer before done is closed
+	done     chan struct{} // closed by the writer; nil when nobody waits
+	answered bool          // the writer's: done is closed
+}
+
+// answer lets the item's caller go on.
+func (it *item) answer() {
+	if !it.answered && it.done != nil {
+		close(it.done)
+	}
+	it.answered = true
 }
 
 // group is group commit: one writer goroutine puts everything that came in while
@@ -124,11 +133,13 @@ func (g *group) write() {
 		}
 		if err := g.s.guarded(context.Background(), func() error { return g.commit(items) }); err != nil {
 			for _, it := range items {
-				it.err = err
+				if !it.answered {
+					it.err = err
+				}
 			}
 		}
 		for _, it := range items {
-			close(it.done)
+			it.answer()
 		}
 	}
 }
@@ -159,10 +170,27 @@ func (g *group) gather(first *item) []*item {
 	return items
 }
 
-// commit runs the items in one transaction. An item that fails fails alone. An
-// error of commit is the answer to all of them.
+// commit makes the changes of the items: in one statement what the engine can so,
+// and the others in one transaction. An item that fails fails alone. An error of
+// commit is the answer to all that have none yet.
 func (g *group) commit(items []*item) error {
 	ctx := context.Background()
+	if accept := g.s.d.accept; accept != nil {
+		if err := accept(g, items); err != nil {
+			return err
+		}
+		var rest []*item
+		for _, it := range items {
+			if it.made() {
+				it.answer() // it is durable, whatever the others wait for
+			} else {
+				rest = append(rest, it)
+			}
+		}
+		if items = rest; len(items) == 0 {
+			return nil
+		}
+	}
 	return g.s.retry(ctx, func() error {
 		err := g.s.once(ctx, g.s.write, func(t *tx) error { return g.run(t, items, (*tx).together) })
 		if _, ok := errors.AsType[*togetherError](err); ok {

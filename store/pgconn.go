@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/lib/pq"
@@ -42,8 +43,16 @@ func (d *pgDialer) DialContext(ctx context.Context, network, address string) (ne
 	if err != nil || d.silence == 0 {
 		return c, err
 	}
-	return &silentConn{Conn: c, silence: d.silence}, nil
+	silent := &silentConn{Conn: c, silence: d.silence}
+	if dialed, ok := ctx.Value(dialedKey{}).(**silentConn); ok {
+		*dialed = silent
+	}
+	return silent, nil
 }
+
+// dialedKey is where the context of a connect says who wants to know the connection
+// that was dialed last, a **silentConn.
+type dialedKey struct{}
 
 // silentConn fails a read or a write that takes too long: TCP's own limits don't
 // see a server that is frozen, and a context can't interrupt the driver's reading.
@@ -85,6 +94,17 @@ func (c *silentConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
+// stale says whether something came from the server that nobody asked for, as it
+// says good-bye before it stops, or the connection is closed. It costs a system call.
+func (c *silentConn) stale() bool {
+	raw, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return true
+	}
+	rc, err := raw.SyscallConn()
+	return err != nil || unread(rc)
+}
+
 // pgConnector is pq's connector with plain transactions, see pgConn, and settings
 // for each session. They are statements: a pooler refuses them as startup parameters.
 type pgConnector struct {
@@ -94,7 +114,8 @@ type pgConnector struct {
 
 // Connect implements driver.Connector.
 func (c *pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, err := c.Connector.Connect(ctx)
+	var dialed *silentConn
+	conn, err := c.Connector.Connect(context.WithValue(ctx, dialedKey{}, &dialed))
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +128,7 @@ func (c *pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
 			return nil, errors.Join(fmt.Errorf("settings of the session: %w", err), full.Close())
 		}
 	}
-	return pgConn{full}, nil
+	return &pgConn{pqConn: full, net: dialed}, nil
 }
 
 // pqConn is all that a connection of the driver can do.
@@ -126,10 +147,17 @@ type pqConn interface {
 // pgConn begins transactions that ask for nothing special by a plain BEGIN. The
 // driver would say READ WRITE, which overrides default_transaction_read_only: a
 // database that was closed to writes would go on taking ours.
-type pgConn struct{ pqConn }
+type pgConn struct {
+	pqConn
+	net       *silentConn             // nil: unknown
+	accepting driver.StmtQueryContext // sqlPGAccept, once it was used
+}
+
+// stale says whether the connection should not be used without a look at it first.
+func (c *pgConn) stale() bool { return c.net == nil || c.net.stale() }
 
 // BeginTx implements driver.ConnBeginTx.
-func (c pgConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+func (c *pgConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	if opts.ReadOnly || opts.Isolation != driver.IsolationLevel(sql.LevelDefault) {
 		return c.pqConn.BeginTx(ctx, opts)
 	}

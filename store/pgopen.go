@@ -205,6 +205,8 @@ func (s *Store) openPools(ctx context.Context, cfg pq.Config) error {
 		conns   int
 		session map[string]string
 	}{{&s.beat, beatConns, keyed}, {&s.read, readers, lists}, {&s.write, rest - readers, keyed}} {
+		// Bytes go as they are, not as twice as many characters: arrays, too, see pgArray.
+		cfg.BinaryParameters = true
 		c, err := connector(cfg, p.session, s.opts.TxTimeout+connSilence)
 		if err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/service"
@@ -108,7 +109,7 @@ func (t *tx) submit(n service.NewJob) (service.Submitted, error) {
 			return service.Submitted{}, err
 		}
 	}
-	row := t.newRow(n)
+	row := newRow(n, t.at)
 	old, err := t.overlap(class.Overlap, &row)
 	if err != nil {
 		return service.Submitted{}, err
@@ -123,14 +124,15 @@ func unknownClass(id string) error {
 	return lanegate.ErrUnknownClass.With("job class %q is not registered; nothing was enqueued. Register it with PUT /job-classes/%s or in the config file, or configure default_target.", id, id)
 }
 
-// newRow is the row of a job that nothing stands in the way of.
-func (t *tx) newRow(n service.NewJob) jobRow {
-	now := at(t.at)
+// newRow is the row of a job that nothing stands in the way of, submitted at that
+// time of the database.
+func newRow(n service.NewJob, submitted time.Time) jobRow {
+	now := at(submitted)
 	row := jobRow{
 		ID: n.ID, Class: n.Class, Client: n.Client, Key: n.Key, LogicalDate: n.LogicalDate, RunAt: atPtr(n.RunAt),
 		State: lanegate.StateQueued, SubmittedAt: now, ReadyAt: now, PlaceAt: now, PlaceID: n.ID, FirstAt: never, Due: true, Worker: n.Worker,
 	}
-	if row.RunAt.t.After(t.at) {
+	if row.RunAt.t.After(now.t) {
 		row.ReadyAt, row.PlaceAt, row.Due = row.RunAt, row.RunAt, false
 	}
 	return row

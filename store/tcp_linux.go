@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"strings"
 	"syscall"
 	"time"
@@ -23,4 +24,15 @@ func tcpUserTimeout(d time.Duration) func(network, address string, c syscall.Raw
 		}
 		return failed
 	}
+}
+
+// unread says whether something waits to be read, the end of the stream included.
+func unread(c syscall.RawConn) bool {
+	waits := true
+	err := c.Control(func(fd uintptr) {
+		var b [1]byte
+		_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		waits = !errors.Is(err, unix.EAGAIN)
+	})
+	return err != nil || waits
 }

@@ -136,7 +136,8 @@ const sqlPGInsertJobs = `
     INSERT INTO idempotency_keys (client, key, digest, job_id)
     SELECT client, idempotency_key, digest, id
       FROM w
-     WHERE idempotency_key <> '')
+     WHERE idempotency_key <> ''
+     ORDER BY client COLLATE "C", idempotency_key COLLATE "C")
 INSERT INTO job_payloads (job_id, payload)
 SELECT id, payload
   FROM w`
@@ -149,7 +150,7 @@ func (t *tx) insertJobs(subs []*submission) error {
 	}
 	rows := make([][]any, len(subs))
 	for i, sub := range subs {
-		row := t.newRow(sub.NewJob)
+		row := newRow(sub.NewJob, t.at)
 		class, _ := cfg.class(sub.Class)
 		sub.res, sub.made = service.Submitted{Job: row.job(), Lane: class.Lane}, true
 		if !t.s.d.bulk {
