@@ -1,10 +1,7 @@
 package store
 
 import (
-	"database/sql/driver"
-	"encoding/hex"
 	"fmt"
-	"strconv"
 	"strings"
 )
 
@@ -29,7 +26,7 @@ func (t *tx) each(b bulkSQL, rows [][]any) error {
 		}
 		return nil
 	}
-	args, err := columnsOf(rows)
+	args, err := columnsOf(b.many, rows)
 	if err != nil {
 		return err
 	}
@@ -44,7 +41,7 @@ func (t *tx) each(b bulkSQL, rows [][]any) error {
 // returns to dst, in no order: at most one for each.
 func eachReturning[T any](t *tx, dst *[]T, b bulkSQL, rows [][]any) error {
 	if t.s.d.bulk && len(rows) > 1 {
-		args, err := columnsOf(rows)
+		args, err := columnsOf(b.many, rows)
 		if err != nil {
 			return err
 		}
@@ -63,64 +60,41 @@ func eachReturning[T any](t *tx, dst *[]T, b bulkSQL, rows [][]any) error {
 	return nil
 }
 
-// columnsOf turns the argument lists of rows into one array for each column.
-func columnsOf(rows [][]any) ([]any, error) {
+// columnsOf turns the argument lists of rows into one array for each column of the
+// rows that q takes.
+func columnsOf(q string, rows [][]any) ([]any, error) {
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	args := make([]any, len(rows[0]))
-	for c := range args {
-		var b strings.Builder
-		b.WriteByte('{')
-		for r, row := range rows {
-			if r > 0 {
-				b.WriteByte(',')
-			}
-			if err := writeElement(&b, row[c]); err != nil {
+	types := rowTypes(q)
+	if len(types) != len(rows[0]) {
+		return nil, fmt.Errorf("%d arguments for %d columns of:%s", len(rows[0]), len(types), q)
+	}
+	args := make([]any, len(types))
+	for c, typ := range types {
+		id, ok := elementTypes[typ]
+		if !ok {
+			return nil, fmt.Errorf("argument %d: no arrays of %s are made", c+1, typ)
+		}
+		a := newPGArray(id, len(rows), 16*len(rows))
+		for _, row := range rows {
+			if err := a.element(id, row[c]); err != nil {
 				return nil, fmt.Errorf("argument %d: %w", c+1, err)
 			}
 		}
-		b.WriteByte('}')
-		args[c] = b.String()
+		args[c] = []byte(a)
 	}
 	return args, nil
 }
 
-// writeElement writes v as an element of a PostgreSQL array literal.
-// Source of the form: PostgreSQL 15 documentation, 8.15.2 and 8.4.1.
-func writeElement(b *strings.Builder, v any) error {
-	v, err := driver.DefaultParameterConverter.ConvertValue(v)
-	if err != nil {
-		return err
+// rowTypes are the types of {{rows T1 T2 …}} in q, nil when it has none.
+func rowTypes(q string) []string {
+	_, rest, _ := strings.Cut(q, "{{rows ")
+	types, _, ok := strings.Cut(rest, "}}")
+	if !ok {
+		return nil
 	}
-	switch v := v.(type) {
-	case nil:
-		b.WriteString("NULL")
-	case string:
-		b.WriteByte('"')
-		for i := range len(v) {
-			if v[i] == '"' || v[i] == '\\' {
-				b.WriteByte('\\')
-			}
-			b.WriteByte(v[i])
-		}
-		b.WriteByte('"')
-	case []byte:
-		if v == nil {
-			b.WriteString("NULL")
-			return nil
-		}
-		b.WriteString(`"\\x`)
-		b.WriteString(hex.EncodeToString(v))
-		b.WriteByte('"')
-	case bool:
-		b.WriteString(strconv.FormatBool(v))
-	case int64:
-		b.WriteString(strconv.FormatInt(v, 10))
-	default:
-		return fmt.Errorf("a %T can't be an element of an array", v)
-	}
-	return nil
+	return strings.Fields(types)
 }
 
 // rowsTable fills {{rows T1 T2 …}}.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/lib/pq"
 
@@ -148,7 +147,7 @@ func (a acceptance) args(bells bool) []driver.NamedValue {
 		texts(func(s *submission) string { return s.Client }),
 		texts(func(s *submission) string { return s.Key }),
 		texts(func(s *submission) string { return s.LogicalDate }),
-		timeColumn(n, func(i int) *time.Time { return atPtr(a.subs[i].RunAt).ptr() }),
+		timeColumn(n, func(i int) dbTime { return atPtr(a.subs[i].RunAt) }),
 		texts(func(s *submission) string { return s.Worker }),
 		bytesColumn(n, func(i int) []byte { return a.subs[i].Payload }),
 		bytesColumn(n, func(i int) []byte { return a.subs[i].Digest }),

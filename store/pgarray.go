@@ -1,7 +1,9 @@
 package store
 
 import (
+	"database/sql/driver"
 	"encoding/binary"
+	"fmt"
 	"time"
 
 	"github.com/lib/pq/oid"
@@ -31,6 +33,77 @@ func emptyPGArray(typ oid.Oid) pgArray {
 	return binary.BigEndian.AppendUint32(a, uint32(typ))
 }
 
+// elementTypes are the types that arrays are made of, by the name that SQL has for them.
+var elementTypes = map[string]oid.Oid{
+	"text": oid.T_text, "json": oid.T_json, "bytea": oid.T_bytea, "bigint": oid.T_int8, "boolean": oid.T_bool, "timestamptz": oid.T_timestamptz,
+}
+
+// element appends v, of any kind that is an argument of a statement.
+func (a *pgArray) element(typ oid.Oid, v any) error {
+	switch v := v.(type) { // what most are, without conversions
+	case string:
+		if typ == oid.T_text {
+			a.text(v)
+			return nil
+		}
+	case dbTime:
+		if typ == oid.T_timestamptz {
+			a.dbTime(v)
+			return nil
+		}
+	}
+	v, err := driver.DefaultParameterConverter.ConvertValue(v)
+	if err != nil {
+		return err
+	}
+	switch v := v.(type) {
+	case nil:
+		a.null()
+		return nil
+	case string:
+		if typ == oid.T_text || typ == oid.T_json {
+			a.text(v)
+			return nil
+		}
+	case []byte:
+		if typ == oid.T_bytea {
+			if v == nil {
+				a.null()
+			} else {
+				a.bytes(v)
+			}
+			return nil
+		}
+	case int64:
+		if typ == oid.T_int8 {
+			a.number(v)
+			return nil
+		}
+	case bool:
+		if typ == oid.T_bool {
+			a.bool(v)
+			return nil
+		}
+	}
+	return fmt.Errorf("a %T can't be an element of an array of %s", v, oid.TypeName[typ])
+}
+
+func (a *pgArray) null() { *a = binary.BigEndian.AppendUint32(*a, 0xffffffff) }
+
+func (a *pgArray) number(n int64) {
+	*a = binary.BigEndian.AppendUint32(*a, 8)
+	*a = binary.BigEndian.AppendUint64(*a, uint64(n))
+}
+
+func (a *pgArray) bool(v bool) {
+	*a = binary.BigEndian.AppendUint32(*a, 1)
+	if v {
+		*a = append(*a, 1)
+	} else {
+		*a = append(*a, 0)
+	}
+}
+
 func (a *pgArray) text(s string) {
 	*a = binary.BigEndian.AppendUint32(*a, uint32(len(s)))
 	*a = append(*a, s...)
@@ -44,14 +117,13 @@ func (a *pgArray) bytes(b []byte) {
 // pgEpoch is the zero of PostgreSQL's times, which count microseconds.
 var pgEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// time appends a timestamptz; nil is null.
-func (a *pgArray) time(t *time.Time) {
-	if t == nil {
-		*a = binary.BigEndian.AppendUint32(*a, 0xffffffff)
+// dbTime appends a timestamptz.
+func (a *pgArray) dbTime(d dbTime) {
+	if d.t.IsZero() {
+		a.null()
 		return
 	}
-	*a = binary.BigEndian.AppendUint32(*a, 8)
-	*a = binary.BigEndian.AppendUint64(*a, uint64(t.UnixMicro()-pgEpoch.UnixMicro()))
+	a.number(d.t.UnixMicro() - pgEpoch.UnixMicro())
 }
 
 // textColumn is the array of what of says for 0 … n−1. Where all are empty it is the
@@ -87,18 +159,18 @@ func bytesColumn(n int, of func(i int) []byte) []byte {
 	return a
 }
 
-// timeColumn is the same for times, whose empty value is nil.
-func timeColumn(n int, of func(i int) *time.Time) []byte {
+// timeColumn is the same for times, whose empty value is the zero one.
+func timeColumn(n int, of func(i int) dbTime) []byte {
 	some := false
 	for i := range n {
-		some = some || of(i) != nil
+		some = some || !of(i).t.IsZero()
 	}
 	if !some {
 		return emptyPGArray(oid.T_timestamptz)
 	}
 	a := newPGArray(oid.T_timestamptz, n, 8*n)
 	for i := range n {
-		a.time(of(i))
+		a.dbTime(of(i))
 	}
 	return a
 }

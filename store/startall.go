@@ -113,7 +113,7 @@ func (t *tx) startAtOnce(grants []admission.Grant) ([]service.Grant, error) {
 			a.Verification, a.Detached, a.HeartbeatBy}
 		begun[g.Job] = begunAttempt{a, class}
 	}
-	args, err := columnsOf(rows)
+	args, err := columnsOf(sqlPGStartJobs, rows)
 	if err != nil {
 		return nil, err
 	}

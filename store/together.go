@@ -165,7 +165,7 @@ func (t *tx) insertJobs(subs []*submission) error {
 	if !t.s.d.bulk {
 		return nil
 	}
-	args, err := columnsOf(rows)
+	args, err := columnsOf(sqlPGInsertJobs, rows)
 	if err != nil {
 		return err
 	}

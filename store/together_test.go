@@ -319,7 +319,8 @@ func TestElementsArriveUnchanged(t *testing.T) {
 		rows = append(rows, []any{v, []byte(v), i%2 == 0, i - 3, at(time.Unix(int64(i), 1000))})
 	}
 	rows = append(rows, []any{nil, []byte(nil), nil, (*int)(nil), dbTime{}})
-	args, err := columnsOf(rows)
+	const q = `SELECT * FROM {{rows text bytea boolean bigint timestamptz}} AS w (s, b, t, n, a)`
+	args, err := columnsOf(q, rows)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +331,6 @@ func TestElementsArriveUnchanged(t *testing.T) {
 		N *int    `db:"n"`
 		A dbTime  `db:"a"`
 	}
-	const q = `SELECT * FROM {{rows text bytea boolean bigint timestamptz}} AS w (s, b, t, n, a)`
 	if err := s.read.Select(&got, s.d.sql(q), args...); err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +345,12 @@ func TestElementsArriveUnchanged(t *testing.T) {
 	if last := got[len(texts)]; last.S != nil || last.B != nil || last.T != nil || last.N != nil || !last.A.t.IsZero() {
 		t.Errorf("NULLs arrived as %+v", last)
 	}
-	if _, err := columnsOf([][]any{{1.5}}); err == nil {
-		t.Error("a kind that no column has was taken")
+	for _, bad := range []any{1.5, "1", true, at(time.Now())} {
+		if _, err := columnsOf("{{rows bigint}}", [][]any{{bad}}); err == nil {
+			t.Errorf("%v was taken for a number", bad)
+		}
+	}
+	if _, err := columnsOf(q, [][]any{{"a"}}); err == nil {
+		t.Error("one argument was taken for five columns")
 	}
 }
