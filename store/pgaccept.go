@@ -198,7 +198,7 @@ func (g *group) pgAccept(items []*item) error {
 	s, ctx := g.s, context.Background()
 	conn, err := s.connection(ctx, s.write)
 	if err != nil {
-		return nil // said in words by the long way
+		return s.mapped(ctx, fmt.Errorf("accept a group: %w", err))
 	}
 	var res accepted
 	var found, sent bool
