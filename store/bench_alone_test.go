@@ -22,7 +22,7 @@ func BenchmarkAcceptAlone(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			s := open(b)
 			addClasses(b, s, 40)
-			mine, theirs := ownCPU(b), serverCPU(b, s)
+			perOp := costs(b, s)
 			for b.Loop() {
 				id := newID(b)
 				_, err := s.Submit(b.Context(), service.NewJob{
@@ -32,10 +32,20 @@ func BenchmarkAcceptAlone(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			perJob := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(b.N) }
-			b.ReportMetric(perJob(ownCPU(b)-mine), "cpu-µs/op")
-			b.ReportMetric(perJob(serverCPU(b, s)-theirs), "server-µs/op")
+			perOp()
 		})
+	}
+}
+
+// costs begins to count processor time; report tells what an operation took of it since.
+func costs(b *testing.B, s *Store) (report func()) {
+	b.Helper()
+	mine, theirs := ownCPU(b), serverCPU(b, s)
+	return func() {
+		b.Helper()
+		perOp := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(b.N) }
+		b.ReportMetric(perOp(ownCPU(b)-mine), "cpu-µs/op")
+		b.ReportMetric(perOp(serverCPU(b, s)-theirs), "server-µs/op")
 	}
 }
 

@@ -24,6 +24,7 @@ func BenchmarkAccept(b *testing.B) {
 			s := open(b)
 			addClasses(b, s, 40)
 			b.SetParallelism(32) // × GOMAXPROCS
+			perOp := costs(b, s)
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
@@ -37,6 +38,7 @@ func BenchmarkAccept(b *testing.B) {
 					}
 				}
 			})
+			perOp()
 		})
 	}
 }

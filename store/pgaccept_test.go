@@ -213,11 +213,16 @@ func TestPostgresOtherProcessChangesClasses(t *testing.T) {
 // its job, or enters the key after all.
 func TestPostgresKeyOnItsWayElsewhere(t *testing.T) {
 	t.Parallel()
-	for _, stays := range []bool{true, false} {
-		t.Run(fmt.Sprint("committed: ", stays), func(t *testing.T) {
+	for _, c := range []struct {
+		stays bool
+		class string
+	}{{true, "class-000"}, {false, "class-000"}, {true, "class-002"}, {false, "class-002"}} {
+		t.Run(fmt.Sprintf("committed %v, %s", c.stays, c.class), func(t *testing.T) {
 			t.Parallel()
+			stays := c.stays
 			s := newPG(t, Options{})
-			addClasses(t, s, 2)
+			addClasses(t, s, 3)
+			setOverlap(t, s, "class-002", lanegate.OverlapSkip) // goes the long way
 			warm(t, s)
 			// Of the same key in another class, so that no class's row stands between them.
 			first := hold(t, s, `INSERT INTO jobs (id, class, client, idempotency_key, place_id, submitted_at, ready_at, place_at, due, state)
@@ -228,7 +233,7 @@ VALUES ('first', 'class-001', 'c', 'k', 'first', now(), now(), now(), true, 'que
 			if _, err := first.Exec("INSERT INTO idempotency_keys (client, key, digest, job_id) VALUES ('c', 'k', 'd', 'first')"); err != nil {
 				t.Fatal(err)
 			}
-			n := keyed(t, "class-000", "k")
+			n := keyed(t, c.class, "k")
 			answer := submitAside(t, s, n)
 			waitsForLock(t, s)
 			want := "first"

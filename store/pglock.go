@@ -25,6 +25,12 @@ import (
 // its first item runs. An outcome takes jobs only, never the admission row, and
 // admission takes the classes of what becomes due before it touches these jobs, so
 // that overlap is decided by one transaction at a time for each class.
+//
+// sqlPGAccept is the exception: it takes no locks of keys, and waits for a key that
+// another transaction enters once it has its classes. That one has all its classes,
+// too. Keys are entered in one order, so the two wait for each other at most where
+// keys are used for several classes and a savepoint's worth is made singly; the
+// server then ends one, which runs again.
 
 // keyLocks is how many locks stand for all idempotency keys: a group may have
 // hundreds of thousands of keys, the server has room for some thousand locks.

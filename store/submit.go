@@ -159,7 +159,11 @@ func (t *tx) insertJob(r jobRow, n service.NewJob) error {
 	if n.Key == "" {
 		return nil
 	}
-	if err := t.one(sqlInsertKey, nil, n.Client, n.Key, blob(n.Digest), n.ID); err != nil {
+	switch err := t.one(sqlInsertKey, nil, n.Client, n.Key, blob(n.Digest), n.ID); {
+	case err != nil && t.s.d.sort(err) == faultDuplicate:
+		// Entered by another transaction since it was looked for, which sqlPGAccept may be.
+		return &faultError{kind: faultConflict, text: fmt.Sprintf("insert the key of job %s: %v", r.ID, err)}
+	case err != nil:
 		return fmt.Errorf("insert the key of job %s: %w", r.ID, err)
 	}
 	return nil
