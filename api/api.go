@@ -27,8 +27,10 @@ import (
 
 // Options configure the API. Service, Log and Registry are required.
 type Options struct {
-	Service  *service.Service
-	Log      *slog.Logger
+	Service *service.Service
+	Log     *slog.Logger
+	// Access gets a line for each request, at its end. Default: Log.
+	Access   *slog.Logger
 	Registry *prometheus.Registry
 	// Tokens that are accepted. Without any, every request is taken as the client
 	// "local" with role admin: the caller must then listen on loopback only.
@@ -167,6 +169,9 @@ func newAPI(o Options) *API {
 	if o.Service == nil || o.Log == nil || o.Registry == nil {
 		panic("api: New: Service, Log and Registry are required")
 	}
+	if o.Access == nil {
+		o.Access = o.Log
+	}
 	if o.MaxPayload == 0 {
 		o.MaxPayload = service.DefaultMaxPayload
 	}
@@ -202,7 +207,7 @@ func (a *API) router() chi.Router {
 	r := chi.NewRouter()
 	known := methodsOf(a.routes())
 	notAllowed := a.wrap(route{role: RolePublic, handle: known.notAllowed(r)})
-	r.Use(requestID, a.observe, a.recoverPanics, tolerantPath, known.literal(notAllowed))
+	r.Use(a.observe, a.recoverPanics, tolerantPath, known.literal(notAllowed))
 	r.NotFound(a.wrap(route{role: RolePublic, handle: func(http.ResponseWriter, *http.Request) error { return errNoRoute }}))
 	r.MethodNotAllowed(notAllowed)
 	for _, rt := range a.routes() {

@@ -73,15 +73,8 @@ type caller struct {
 // localCaller is everybody when no tokens are configured.
 var localCaller = caller{Name: "local", Role: RoleAdmin}
 
-type callerKey struct{}
-
-func callerOf(ctx context.Context) caller {
-	c, ok := ctx.Value(callerKey{}).(caller)
-	if !ok {
-		return caller{Role: RolePublic}
-	}
-	return c
-}
+// callerOf is who sent a request, of role public where nobody has to say.
+func callerOf(ctx context.Context) caller { return callOf(ctx).caller }
 
 // keyring finds callers by token.
 type keyring struct {
@@ -161,27 +154,27 @@ func (r Role) includes(need Role) bool {
 	return false
 }
 
-// authorize returns the request with its caller, or why it may not go on.
-func (a *API) authorize(r *http.Request, rt route) (*http.Request, error) {
+// authorize finds the caller of a request, or says why it may not go on.
+func (a *API) authorize(r *http.Request, rt route) error {
 	need := rt.role
 	if need == RolePublic || need == RoleAttempt {
-		return r, nil
+		return nil
 	}
 	c, err := a.keys.find(r)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	posts := r.Method == http.MethodPost && need == RoleSubmit
-	if len(a.keys.sums) == 0 { // without tokens everybody may do everything
-		return r.WithContext(context.WithValue(r.Context(), callerKey{}, c)), nil
+	if len(a.keys.sums) > 0 { // without tokens everybody may do everything
+		posts := r.Method == http.MethodPost && need == RoleSubmit
+		if !c.Role.includes(need) || (posts && c.Role == RoleView) {
+			return errForbidden.With("token %q has role %s; this call needs %s.", c.Name, c.Role, need)
+		}
+		if err := c.mayCall(rt, r); err != nil {
+			return err
+		}
 	}
-	if !c.Role.includes(need) || (posts && c.Role == RoleView) {
-		return nil, errForbidden.With("token %q has role %s; this call needs %s.", c.Name, c.Role, need)
-	}
-	if err := c.mayCall(rt, r); err != nil {
-		return nil, err
-	}
-	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c)), nil
+	callOf(r.Context()).caller = c
+	return nil
 }
 
 // mayCall keeps tokens that are restricted to some classes away from the others,

@@ -15,9 +15,13 @@ import (
 // always fit.
 const maxBodies = 256 << 20
 
-// firstRead is how much memory a body gets before any of it has arrived: what a
-// client only announces costs nothing.
-const firstRead = 4 << 10
+// What a client only announces costs little: firstRead is how much memory a body gets
+// at most before any of it has arrived, and growth how many times as much it gets
+// whenever that is full.
+const (
+	firstRead = 4 << 10
+	growth    = 4
+)
 
 // budget bounds the bytes of all request bodies in memory.
 type budget struct {
@@ -36,28 +40,25 @@ func (b *budget) take(n int64) bool {
 
 func (b *budget) give(n int64) { b.used.Add(-n) }
 
-// heldKey finds the number of bytes that a request has taken from the budget;
-// observe gives them back at its end.
-type heldKey struct{}
-
 // readAll reads a body of at most limit bytes, with memory in step with what has
 // arrived. A body that comes too slowly is 408: unlike 400 that is repeated.
 func (a *API) readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	src := io.LimitReader(r.Body, limit+1)
+	held := &callOf(r.Context()).held
 	var body []byte
 	for {
 		if len(body) == cap(body) {
-			size := min(max(firstRead, 2*int64(cap(body))), limit+1)
-			if held, ok := r.Context().Value(heldKey{}).(*int64); ok {
-				if !a.bodies.take(size) {
-					a.metrics.shed.Inc()
-					return nil, lanegate.ErrOverloaded.With("the bodies of all requests take as much memory as they may; nothing was enqueued. Try again.")
-				}
-				*held += size
+			size := min(max(firstRead, growth*int64(cap(body))), limit+1) // one more shows that there is more
+			if whole := r.ContentLength + 1; whole > int64(cap(body)) {
+				size = min(size, whole)
 			}
+			if !a.bodies.take(size) {
+				a.metrics.shed.Inc()
+				return nil, lanegate.ErrOverloaded.With("the bodies of all requests take as much memory as they may; nothing was enqueued. Try again.")
+			}
+			*held += size
 			body = append(make([]byte, 0, size), body...)
 		}
-		n, err := src.Read(body[len(body):cap(body)])
+		n, err := r.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
 		if int64(len(body)) > limit {
 			return nil, tooLarge(limit)

@@ -53,8 +53,8 @@ func mediaType(r *http.Request) (string, error) {
 		}
 	}
 	header := r.Header.Get("Content-Type")
-	if header == "" {
-		return "", nil
+	if header == "" || header == typeJSON {
+		return header, nil
 	}
 	typ, _, err := mime.ParseMediaType(header)
 	if err != nil && typ == "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/go-json-experiment/json"
-	"github.com/google/uuid"
 	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
 )
 
 var (
@@ -99,20 +99,18 @@ func (e *statusError) Unwrap() error { return e.err }
 // an error into a problem document.
 func (a *API) wrap(rt route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		authorized, err := a.authorize(r, rt)
+		err := a.authorize(r, rt)
 		if err == nil {
 			err = sameOrigin(r)
 		}
+		if err == nil && rt.role != RolePublic && r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			err = errGetBody
+		}
+		if err == nil {
+			err = rt.handle(w, r)
+		}
 		if err != nil {
 			a.fail(w, r, err)
-			return
-		}
-		if rt.role != RolePublic && r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-			a.fail(w, authorized, errGetBody)
-			return
-		}
-		if err := rt.handle(w, authorized); err != nil {
-			a.fail(w, authorized, err)
 		}
 	}
 }
@@ -197,7 +195,11 @@ func tolerantPath(next http.Handler) http.Handler {
 }
 
 func plainPath(r *http.Request) string {
-	return "/" + strings.Join(strings.FieldsFunc(r.URL.Path, func(c rune) bool { return c == '/' }), "/")
+	path := r.URL.Path
+	if n := len(path); n > 0 && path[0] == '/' && (n == 1 || path[n-1] != '/') && !strings.Contains(path, "//") {
+		return path
+	}
+	return "/" + strings.Join(strings.FieldsFunc(path, func(c rune) bool { return c == '/' }), "/")
 }
 
 // setDeadlines bounds the reading of the body, also of one that no handler asks
@@ -212,22 +214,25 @@ func (a *API) setDeadlines(w http.ResponseWriter, r *http.Request, work time.Dur
 	_ = rc.SetWriteDeadline(now.Add(a.o.BodyTimeout + work + a.o.WriteTimeout))
 }
 
-type requestIDKey struct{}
-
-func requestIDOf(r *http.Request) string {
-	id, _ := r.Context().Value(requestIDKey{}).(string) // absent only outside the router
-	return id
+// call is what is known of a request while it is served; it is its goroutine's own.
+type call struct {
+	id     string
+	caller caller // once authorize has let it in
+	held   int64  // bytes that its body has taken from the budget; observe gives them back
 }
 
-// requestID gives each request an id of ours; a client's own is not trusted as
-// one, it could repeat or forge log lines.
-func requestID(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id := uuid.Must(uuid.NewV7()).String()
-		w.Header().Set("X-Request-Id", id)
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id)))
-	})
+type callKey struct{}
+
+// callOf finds the call of a request's context; outside the router there is none,
+// and what is told to the one that is returned is lost.
+func callOf(ctx context.Context) *call {
+	if c, ok := ctx.Value(callKey{}).(*call); ok {
+		return c
+	}
+	return &call{caller: caller{Role: RolePublic}}
 }
+
+func requestIDOf(r *http.Request) string { return callOf(r.Context()).id }
 
 // recoverPanics answers 500 without detail and logs the stack.
 func (a *API) recoverPanics(next http.Handler) http.Handler {
@@ -250,16 +255,18 @@ func (a *API) recoverPanics(next http.Handler) http.Handler {
 	})
 }
 
-// observe counts and logs each request once, at its end.
+// observe gives each request an id of ours, and counts and logs it once, at its end.
+// A client's own id is not trusted as one, it could repeat or forge log lines.
 func (a *API) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
+		c := &call{id: service.NewID(), caller: caller{Role: RolePublic}}
+		w.Header()["X-Request-Id"] = []string{c.id}
+		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		a.setDeadlines(ww, r, handlerTimeout)
-		held := new(int64)
-		r = r.WithContext(context.WithValue(r.Context(), heldKey{}, held))
 		defer func() {
-			a.bodies.give(*held)
+			a.bodies.give(c.held)
 			status := ww.Status()
 			if status == 0 {
 				status = http.StatusOK
@@ -274,9 +281,9 @@ func (a *API) observe(next http.Handler) http.Handler {
 			if quiet(pattern) {
 				level = slog.LevelDebug
 			}
-			a.log.LogAttrs(r.Context(), level, "request", slog.String("method", r.Method), slog.String("path", r.URL.Path),
+			a.o.Access.LogAttrs(r.Context(), level, "request", slog.String("method", r.Method), slog.String("path", r.URL.Path),
 				slog.Int("status", status), slog.Int("bytes", ww.BytesWritten()), slog.String("took", took.Round(time.Microsecond).String()),
-				slog.String("remote", r.RemoteAddr), slog.String("request", ww.Header().Get("X-Request-Id")))
+				slog.String("remote", r.RemoteAddr), slog.String("request", c.id))
 		}()
 		next.ServeHTTP(ww, r)
 	})

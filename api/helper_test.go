@@ -30,6 +30,7 @@ type setup struct {
 	service  service.Options
 	api      Options
 	commands fakeCommands
+	logger   *slog.Logger // instead of one that gateway.log collects
 }
 
 // gateway is the API over the real service and the real SQLite store.
@@ -78,7 +79,10 @@ func newGateway(t testing.TB, edits ...func(*setup)) *gateway {
 		edit(&s)
 	}
 	g := &gateway{TB: t, registry: prometheus.NewRegistry(), log: &logBuffer{}, path: s.path}
-	log := slog.New(slog.NewTextHandler(g.log, nil))
+	log := s.logger
+	if log == nil {
+		log = slog.New(slog.NewTextHandler(g.log, nil))
+	}
 	var err error
 	if g.store, err = store.Open(t.Context(), store.Options{Path: s.path, Logger: log}); err != nil {
 		t.Fatal(err)

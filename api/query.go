@@ -22,6 +22,9 @@ type params struct {
 }
 
 func query(r *http.Request) *params {
+	if r.URL.RawQuery == "" {
+		return &params{}
+	}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	p := &params{values: values}
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/lanegate/lanegate"
 )
 
@@ -125,9 +124,6 @@ func (s *Service) Ping(ctx context.Context) error { return s.store.Ping(ctx) }
 
 // MaxPayload is the limit of one payload in bytes.
 func (s *Service) MaxPayload() int { return s.opts.MaxPayload }
-
-// newID returns a UUIDv7; ids made by one process ascend.
-func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
 // ringAll wakes every lane: after a change of limits anything may have become admissible.
 func (s *Service) ringAll(lanes []lanegate.Lane) {

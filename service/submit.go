@@ -141,7 +141,7 @@ func (s *Service) newJob(client string, sub Submission) (NewJob, error) {
 		return NewJob{}, err
 	}
 	job := NewJob{
-		ID: newID(), Class: sub.Class, Client: client, Key: sub.Key, Payload: payload,
+		ID: NewID(), Class: sub.Class, Client: client, Key: sub.Key, Payload: payload,
 		LogicalDate: sub.LogicalDate, RetryFailed: sub.RetryFailed, Worker: sub.Worker, Origin: sub.Origin,
 	}
 	if sub.RunAt != nil {

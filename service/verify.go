@@ -83,7 +83,7 @@ func (s *Service) insertVerification(ctx context.Context, spec lanegate.Verifica
 		if o.DryRun {
 			return nil
 		}
-		v.ID = newID()
+		v.ID = NewID()
 		if err := tx.InsertVerification(v); err != nil {
 			return err
 		}
