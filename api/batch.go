@@ -56,7 +56,7 @@ func (a *API) submitBatch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	texts, err := service.SplitItems(body, "jobs", service.MaxBatchItems)
+	reqs, refused, err := a.decodeBatch(body)
 	if err != nil {
 		return err
 	}
@@ -68,27 +68,42 @@ func (a *API) submitBatch(w http.ResponseWriter, r *http.Request) error {
 	r, cancel := timed(r, handlerTimeout)
 	defer cancel()
 	c := callerOf(r.Context())
-	out := batchResponse{Items: make([]batchItem, len(texts))}
-	var subs []service.Submission
-	var index []int
-	for i, text := range texts {
-		sub, err := a.batchSubmission(c, text)
-		if err != nil {
-			out.Items[i] = refusedItem(err)
+	subs := make([]service.Submission, 0, len(reqs))
+	for i := range reqs {
+		if refused[i] != nil {
 			continue
 		}
-		subs, index = append(subs, sub), append(index, i)
-	}
-	if len(subs) > 0 {
-		results, err := a.svc.SubmitBatch(r.Context(), c.Name, subs)
+		sub, err := reqs[i].submission(c, "")
 		if err != nil {
+			refused[i] = err
+			continue
+		}
+		subs = append(subs, sub)
+	}
+	var results []service.Submitted
+	if len(subs) > 0 {
+		if results, err = a.svc.SubmitBatch(r.Context(), c.Name, subs); err != nil {
 			return err
 		}
-		for k, res := range results {
-			out.Items[index[k]] = newBatchItem(res)
-		}
 	}
-	return encode(w, http.StatusOK, out)
+	return encodeBatch(w, refused, results)
+}
+
+// decodeBatch reads the jobs of a batch; refused holds, for each that can't be read,
+// why. Its error refuses the batch whole.
+func (a *API) decodeBatch(body []byte) (reqs []submitRequest, refused []error, err error) {
+	if reqs, ok := plainBatch(body, a.o.MaxDepth, a.o.MaxPayload+envelope); ok {
+		return reqs, make([]error, len(reqs)), nil
+	}
+	texts, err := service.SplitItems(body, "jobs", service.MaxBatchItems)
+	if err != nil {
+		return nil, nil, err
+	}
+	reqs, refused = make([]submitRequest, len(texts)), make([]error, len(texts))
+	for i, text := range texts {
+		reqs[i], refused[i] = a.decodeItem(text)
+	}
+	return reqs, refused, nil
 }
 
 // errBatchKey: one key can't stand for several jobs, and a key that is ignored lets
@@ -98,36 +113,22 @@ var errBatchKey = &lanegate.Error{
 	Message: "the header Idempotency-Key is for a single job; give each job of the batch an idempotency_key of its own. Nothing was enqueued.",
 }
 
-// batchSubmission judges one job of a batch by the rules for one that comes alone.
-func (a *API) batchSubmission(c caller, text []byte) (service.Submission, error) {
+// decodeItem reads one job of a batch by the rules for one that comes alone.
+func (a *API) decodeItem(text []byte) (req submitRequest, err error) {
 	if limit := a.o.MaxPayload + envelope; int64(len(text)) > limit {
-		return service.Submission{}, &lanegate.Error{
+		return req, &lanegate.Error{
 			Kind: lanegate.KindTooLarge, Code: "body_too_large",
 			Message: fmt.Sprintf("the job has %d bytes, the limit is %d; nothing was enqueued. Put the data where the job can fetch them and send a reference.", len(text), limit),
 		}
 	}
-	var req submitRequest
-	err := tooDeep(decodeBytes(text, &req, a.o.MaxDepth+1), "/payload", a.o.MaxDepth)
+	if req, ok := plainSubmission(text, a.o.MaxDepth); ok {
+		return req, nil
+	}
+	err = tooDeep(decodeBytes(text, &req, a.o.MaxDepth+1), "/payload", a.o.MaxDepth)
 	if errors.Is(err, errArrayBody) || errors.Is(err, errNotObject) {
 		err = errNotObject.With("each job is a JSON object, e.g. {\"class\": \"pos-sales\"}. Nothing was enqueued.")
 	}
-	if err != nil {
-		return service.Submission{}, err
-	}
-	return req.submission(c, "")
-}
-
-func newBatchItem(res service.Submitted) batchItem {
-	if res.Err != nil {
-		return refusedItem(res.Err)
-	}
-	// Without the payload: the client has it, and an encoder would write it anew.
-	job := newJobResponse(service.JobView{JobDetail: service.JobDetail{Job: res.Job}})
-	status := http.StatusCreated
-	if res.Replayed || res.Job.State == lanegate.StateSkipped {
-		status = http.StatusOK
-	}
-	return batchItem{Status: status, Replayed: res.Replayed, Job: &job}
+	return req, err
 }
 
 // ofItem makes sentences about a request that was refused whole true of one job

@@ -1,12 +1,8 @@
 package api
 
 import (
-	"bytes"
-	"fmt"
-	"net/http"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/service"
@@ -31,7 +27,7 @@ type jobResponse struct {
 	Verification string            `json:"verification,omitempty"`
 	Attempts     int               `json:"attempts"`
 	Failures     int               `json:"failures"`
-	Place        *placeResponse    `json:"place,omitempty"`
+	Place        placeResponse     `json:"place,omitzero"`
 	Route        *lanegate.Route   `json:"route,omitempty"`
 	WaitingOn    []waitingResponse `json:"waiting_on,omitzero"`
 	Ahead        *aheadResponse    `json:"ahead,omitempty"`
@@ -43,7 +39,7 @@ type jobResponse struct {
 	CancelRequest  bool              `json:"cancel_requested,omitzero"`
 	Payload        jsontext.Value    `json:"payload,omitzero" swaggertype:"object"`
 	Result         jsontext.Value    `json:"result,omitzero" swaggertype:"object"`
-	Links          map[string]string `json:"links"`
+	Links          jobLinks          `json:"links" swaggertype:"object,string"`
 }
 
 // placeResponse is a job's position in its class's line.
@@ -79,12 +75,12 @@ func newJobResponse(v service.JobView) jobResponse {
 		StartedAt: j.StartedAt, FinishedAt: j.FinishedAt, Attempts: j.Attempts, Failures: j.Failures, Route: j.Route,
 		Verification: j.Verification, BlockedBy: j.BlockedBy, CancelRequest: j.CancelRequested,
 		Payload: jsontext.Value(v.Payload), Result: jsontext.Value(v.Result),
-		Links: map[string]string{"self": "/jobs/" + j.ID, "wait": "/jobs/" + j.ID + "/wait", "output": "/jobs/" + j.ID + "/output"},
+		Links: jobLinks(j.ID),
 	}
 	if j.State != lanegate.StateQueued {
 		return r
 	}
-	r.Place = &placeResponse{At: j.PlaceAt, ID: j.PlaceID, First: j.FirstAt}
+	r.Place = placeResponse{At: j.PlaceAt, ID: j.PlaceID, First: j.FirstAt}
 	r.Route = nil // a queued job has no lane of its own; where it would start now is in Waiting
 	if w := v.Waiting; w != nil {
 		if w.Route.Lane != "" {
@@ -98,31 +94,4 @@ func newJobResponse(v service.JobView) jobResponse {
 		r.ExpectedStart, r.ExpectedReason = newExpected(w.Expected), w.Expected.Why
 	}
 	return r
-}
-
-// encodeJob answers with a job. Payload and result are put in by hand: an encoder
-// would write their white space and escapes anew, and the bytes that came in are
-// the bytes that go out.
-func encodeJob(w http.ResponseWriter, status int, doc jobResponse) error {
-	payload, result := doc.Payload, doc.Result
-	doc.Payload, doc.Result = nil, nil
-	text, err := json.Marshal(doc, encodeOptions)
-	if err != nil {
-		return fmt.Errorf("encode job %s: %w", doc.ID, err)
-	}
-	text = bytes.TrimSuffix(text, []byte("}"))
-	for _, raw := range []struct {
-		name string
-		text []byte
-	}{{"payload", payload}, {"result", result}} {
-		if raw.text != nil {
-			text = fmt.Appendf(text, `,"%s":%s`, raw.name, raw.text)
-		}
-	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(text, "}\n"...)) // an error means that the client has left
-	return nil
 }

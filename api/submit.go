@@ -30,7 +30,8 @@ type submitRequest struct {
 	// else may: lanegate run. When it goes, the queued job is cancelled.
 	Worker string `json:"worker,omitempty"`
 
-	eventKey string // of a CloudEvent, for when no other key is given
+	eventKey string             // of a CloudEvent, for when no other key is given
+	plain    service.Submission // has the payload, judged already, where the body was plain
 }
 
 // submit accepts one job; its class's stored metadata decides the lane.
@@ -141,6 +142,11 @@ func (a *API) enter() (leave func(), err error) {
 
 // decodeSubmit reads a submission in any of the forms schedulers send.
 func (a *API) decodeSubmit(body []byte, typ string) (submitRequest, error) {
+	if typ != typeCloudEvent {
+		if req, ok := plainSubmission(body, a.o.MaxDepth); ok {
+			return req, nil
+		}
+	}
 	var req submitRequest
 	if (typ == "" || typ == typeOctets) && !bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{")) {
 		if len(bytes.TrimLeft(body, " \t\r\n")) == 0 {
@@ -272,10 +278,10 @@ func (req *submitRequest) takeKey(r *http.Request) error {
 
 // submission checks what only the API can check; pointer goes before the field
 // names of a batch's item.
-func (req submitRequest) submission(c caller, pointer string) (service.Submission, error) {
-	sub := service.Submission{
-		Class: req.Class, Payload: req.Payload, RunAt: req.RunAt, LogicalDate: req.LogicalDate, Worker: req.Worker, RetryFailed: req.IfFailed == "retry",
-	}
+func (req *submitRequest) submission(c caller, pointer string) (service.Submission, error) {
+	sub := req.plain
+	sub.Class, sub.Payload, sub.RunAt, sub.LogicalDate = req.Class, req.Payload, req.RunAt, req.LogicalDate
+	sub.Worker, sub.RetryFailed = req.Worker, req.IfFailed == "retry"
 	var errs []lanegate.FieldError
 	if req.IfFailed != "" && req.IfFailed != "retry" {
 		errs = append(errs, lanegate.FieldError{Pointer: pointer + "/if_failed", Detail: "takes only the value \"retry\""})

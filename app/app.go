@@ -26,6 +26,7 @@ import (
 type Options struct {
 	Version string
 	Log     *slog.Logger // default: NewLogger on standard error
+	Access  *slog.Logger // for a line about each request; default: Log
 	Out     io.Writer    // start-up lines; default: none
 }
 

@@ -27,7 +27,7 @@ func (a *App) buildServer(cfg Config) error {
 		tokens[i] = api.Token{Name: t.Name, Role: api.Role(t.Role), SHA256: t.SHA256, Classes: t.Classes}
 	}
 	h := api.New(api.Options{
-		Service: a.svc, Log: a.log, Registry: a.registry, Tokens: tokens,
+		Service: a.svc, Log: a.log, Access: a.opts.Access, Registry: a.registry, Tokens: tokens,
 		MaxPayload: int64(cfg.Limits.Payload), MaxBatch: int64(cfg.Limits.Batch), MaxDepth: cfg.Limits.Depth,
 		Parts: a.health.parts, Version: a.opts.Version, Draining: a.isStopping,
 	})

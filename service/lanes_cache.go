@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,21 +22,23 @@ type lanesSeen struct {
 	at    time.Time
 }
 
-// rungFor names the lanes to ring for new jobs of classes that are in these lanes:
-// each lane itself, and the one that stands in for it. Without lanes to look at,
-// serial does.
-func (s *Service) rungFor(ctx context.Context, wanted map[string]bool) map[string]bool {
+// ringFor rings for new jobs of classes that are in these lanes, each named once: the
+// lane itself, and the one that stands in for it. Without lanes to look at, serial does.
+func (s *Service) ringFor(ctx context.Context, wanted []string) {
 	if len(wanted) == 0 {
-		return nil
+		return
 	}
 	lanes := s.lanesLately(ctx)
-	rung := make(map[string]bool, len(wanted)+1)
-	for name := range wanted {
-		rung[name] = true
-		route, _ := admission.RouteOf(lanegate.Class{Lane: name}, lanes)
-		rung[route.Lane] = true
+	var kept [4]string
+	rung := append(kept[:0], wanted...)
+	for _, name := range wanted {
+		if route, _ := admission.RouteOf(lanegate.Class{Lane: name}, lanes); !slices.Contains(rung, route.Lane) {
+			rung = append(rung, route.Lane)
+		}
 	}
-	return rung
+	for _, lane := range rung {
+		s.ring(lane)
+	}
 }
 
 // lanesLately returns the lanes as they were a moment ago; nil when they can't be

@@ -47,6 +47,10 @@ func CheckJSON(text []byte, maxDepth int, prefix string) error {
 // decoder's own check (RFC 7493) misses NUL, which can only be written as an escape,
 // and depth, which is at most the number of brackets.
 func plainlyGood(text []byte, maxDepth int) bool {
+	from := len(text) - len(bytes.TrimLeft(text, jsonSpace))
+	if end, ok := PlainValue(text[from:], maxDepth); ok && nothingBehind(text, int64(from+end), "") == nil {
+		return true
+	}
 	return bytes.Count(text, []byte{'{'})+bytes.Count(text, []byte{'['}) <= maxDepth &&
 		!bytes.Contains(text, []byte(`\u0000`)) && jsontext.Value(text).IsValid()
 }

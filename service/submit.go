@@ -31,6 +31,28 @@ type Submission struct {
 	// Origin is the message it came in with, nil when it came in none. It is kept
 	// with the job, and is no part of what makes two submissions the same.
 	Origin *Origin
+
+	vetted []byte // the payload that TakePlain took
+	depth  int    // and what it was judged by
+}
+
+// TakePlain makes the JSON value that text begins with the payload, when it is a
+// PlainValue, and returns where it ends. Submit then doesn't judge the same bytes again;
+// so nobody may write to them any more.
+func (sub *Submission) TakePlain(text []byte, maxDepth int) (end int, ok bool) {
+	if end, ok = PlainValue(text, maxDepth); ok {
+		sub.Payload = text[:end:end]
+		sub.vetted, sub.depth = sub.Payload, maxDepth
+	}
+	return end, ok
+}
+
+// vet judges the payload, unless it is the one that was taken by TakePlain.
+func (sub *Submission) vet(maxDepth int) error {
+	if n := len(sub.vetted); n > 0 && n == len(sub.Payload) && &sub.vetted[0] == &sub.Payload[0] && sub.depth <= maxDepth {
+		return nil
+	}
+	return CheckJSON(sub.Payload, maxDepth, "/payload")
 }
 
 // maxRunAhead bounds run_at: later than this is a mistaken unit, not a plan.
@@ -127,21 +149,20 @@ func (s *Service) newJob(client string, sub Submission) (NewJob, error) {
 	if err := lanegate.Invalid(errs); err != nil {
 		return NewJob{}, err
 	}
-	payload := sub.Payload
-	if len(payload) == 0 {
-		payload = []byte("null")
+	if len(sub.Payload) == 0 {
+		sub.Payload = []byte("null")
 	}
-	if len(payload) > s.opts.MaxPayload {
+	if n := len(sub.Payload); n > s.opts.MaxPayload {
 		return NewJob{}, &lanegate.Error{
 			Kind: lanegate.KindTooLarge, Code: "payload_too_large",
-			Message: fmt.Sprintf("the payload has %d bytes, the limit is %d; put the data where the job can fetch them and send a reference. Nothing was enqueued.", len(payload), s.opts.MaxPayload),
+			Message: fmt.Sprintf("the payload has %d bytes, the limit is %d; put the data where the job can fetch them and send a reference. Nothing was enqueued.", n, s.opts.MaxPayload),
 		}
 	}
-	if err := CheckJSON(payload, s.opts.MaxDepth, "/payload"); err != nil {
+	if err := sub.vet(s.opts.MaxDepth); err != nil {
 		return NewJob{}, err
 	}
 	job := NewJob{
-		ID: NewID(), Class: sub.Class, Client: client, Key: sub.Key, Payload: payload,
+		ID: NewID(), Class: sub.Class, Client: client, Key: sub.Key, Payload: sub.Payload,
 		LogicalDate: sub.LogicalDate, RetryFailed: sub.RetryFailed, Worker: sub.Worker, Origin: sub.Origin,
 	}
 	if sub.RunAt != nil {
@@ -206,8 +227,10 @@ func validLogicalDate(d string) bool {
 // accepted does what follows an acceptance; none of it can fail the request.
 // Each lane that has new work is rung once, refused items are left out.
 func (s *Service) accepted(ctx context.Context, all ...Submitted) {
-	lanes := map[string]bool{}
-	for _, res := range all {
+	var kept [4]string // a job and most batches have so many lanes
+	lanes := kept[:0]
+	for i := range all {
+		res := &all[i]
 		if res.Err != nil {
 			continue
 		}
@@ -217,13 +240,11 @@ func (s *Service) accepted(ctx context.Context, all ...Submitted) {
 		if !res.Replayed {
 			s.metrics.submitted(res.Job.Class)
 		}
-		if (!res.Replayed || res.Revived) && res.Job.State == lanegate.StateQueued {
-			lanes[res.Lane] = true
+		if (!res.Replayed || res.Revived) && res.Job.State == lanegate.StateQueued && !slices.Contains(lanes, res.Lane) {
+			lanes = append(lanes, res.Lane)
 		}
 	}
-	for lane := range s.rungFor(ctx, lanes) {
-		s.ring(lane)
-	}
+	s.ringFor(ctx, lanes)
 }
 
 // laneOf names the lane to ring for a class; serial when the class can't be read,

@@ -58,13 +58,15 @@ func (c *serveCmd) Run(ctx context.Context, t terminal) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	h := &signalHandler{t: t, stop: stop, sources: sources, exit: os.Exit}
+	log, access, flush := app.NewLoggers(cfg, t.err)
+	defer flush()
+	h := &signalHandler{t: t, stop: stop, sources: sources, exit: func(code int) { flush(); os.Exit(code) }}
 	started := make(chan *app.App, 1)
 	ended := make(chan struct{})
 	defer close(ended)
 	go h.run(ctx, signals, started, ended)
 
-	a, err := app.New(ctx, cfg, app.Options{Version: versionText(), Log: app.NewLogger(cfg, t.err), Out: t.out})
+	a, err := app.New(ctx, cfg, app.Options{Version: versionText(), Log: log, Access: access, Out: t.out})
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return nil // stopped while it waited for the database: nothing was started

@@ -1,0 +1,77 @@
+package app
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// writes counts what is written, and in how many pieces.
+type writes struct {
+	text   bytes.Buffer
+	pieces int
+}
+
+func (w *writes) Write(b []byte) (int, error) {
+	w.pieces++
+	return w.text.Write(b)
+}
+
+func (w *writes) said() string {
+	var out []string
+	for line := range strings.Lines(w.text.String()) {
+		_, msg, _ := strings.Cut(strings.TrimSpace(line), "msg=")
+		out = append(out, msg)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestLinesAboutRequestsAreWrittenTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &writes{}
+		c := Config{}
+		c.Log.Format = "text"
+		log, access, flush := NewLoggers(c, w)
+		want := func(when, said string, pieces int) {
+			t.Helper()
+			synctest.Wait()
+			if w.said() != said || w.pieces != pieces {
+				t.Errorf("%s the log has %q in %d pieces, want %q in %d", when, w.said(), w.pieces, said, pieces)
+			}
+		}
+		access.Info("a")
+		access.Info("b")
+		want("at once", "", 0)
+		time.Sleep(accessDelay)
+		want("after the delay", "a b", 1)
+		access.Info("c")
+		log.Warn("d")
+		access.Info("e")
+		want("after another line", "a b c d", 3)
+		flush()
+		want("after a flush", "a b c d e", 4)
+		time.Sleep(2 * accessDelay)
+		want("after another delay", "a b c d e", 4)
+		access.Debug("f")
+		flush()
+		want("below the level", "a b c d e", 4)
+	})
+}
+
+func TestLinesAboutRequestsDoNotPileUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &writes{}
+		_, access, _ := NewLoggers(Config{}, w)
+		line := strings.Repeat("x", accessBytes/8)
+		for range 8 {
+			access.LogAttrs(t.Context(), slog.LevelInfo, line)
+		}
+		if w.pieces != 1 || w.text.Len() < accessBytes {
+			t.Errorf("after %d bytes %d are written, in %d pieces", accessBytes, w.text.Len(), w.pieces)
+		}
+		time.Sleep(2 * accessDelay) // ends the timer
+	})
+}
