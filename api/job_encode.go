@@ -188,7 +188,8 @@ const maxText = 1 << 20
 func encodeBatch(w http.ResponseWriter, refused []error, results []service.Submitted) error {
 	kept, _ := texts.Get().(*[]byte)
 	defer texts.Put(kept)
-	text := append((*kept)[:0], `{"items":[`...)
+	text := (*kept)[:0]
+	text = append(text, `{"items":[`...)
 	for i, err := range refused {
 		if i > 0 {
 			text = append(text, ',')

@@ -98,8 +98,8 @@ func fill(v reflect.Value, at time.Time) {
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		fill(v.Index(0), at)
 	case reflect.Struct:
-		for i := range v.NumField() {
-			fill(v.Field(i), at)
+		for _, field := range v.Fields() {
+			fill(field, at)
 		}
 	default:
 		panic("fill knows no " + v.Type().String())

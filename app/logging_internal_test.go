@@ -65,9 +65,9 @@ func TestLinesAboutRequestsDoNotPileUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &writes{}
 		_, access, _ := NewLoggers(Config{}, w)
-		line := strings.Repeat("x", accessBytes/8)
+		rest := slog.String("rest", strings.Repeat("x", accessBytes/8))
 		for range 8 {
-			access.LogAttrs(t.Context(), slog.LevelInfo, line)
+			access.LogAttrs(t.Context(), slog.LevelInfo, "request", rest)
 		}
 		if w.pieces != 1 || w.text.Len() < accessBytes {
 			t.Errorf("after %d bytes %d are written, in %d pieces", accessBytes, w.text.Len(), w.pieces)

@@ -62,10 +62,10 @@ func (p *plainScan) take(c byte) bool {
 }
 
 func (p *plainScan) value() bool {
-	switch c := p.next(); {
-	case c == '"':
+	switch c := p.next(); c {
+	case '"':
 		return p.str()
-	case c == '{' || c == '[':
+	case '{', '[':
 		if p.levels--; p.levels < 0 {
 			return false
 		}
@@ -73,11 +73,11 @@ func (p *plainScan) value() bool {
 		ok := c == '{' && p.members() || c == '[' && p.elements()
 		p.levels++
 		return ok
-	case c == 't':
+	case 't':
 		return p.word("true")
-	case c == 'f':
+	case 'f':
 		return p.word("false")
-	case c == 'n':
+	case 'n':
 		return p.word("null")
 	default:
 		return p.number()
@@ -99,7 +99,7 @@ func (p *plainScan) members() bool {
 	if p.take('}') {
 		return true
 	}
-	for n := 0; n < plainMembers; n++ {
+	for n := range plainMembers {
 		p.space()
 		name, ok := p.name()
 		if !ok {

@@ -93,36 +93,48 @@ func (s *Service) SubmitBatch(ctx context.Context, client string, subs []Submiss
 	if len(subs) == 0 || len(subs) > MaxBatchItems {
 		return nil, lanegate.Invalid([]lanegate.FieldError{{Pointer: "/jobs", Detail: fmt.Sprintf("must hold 1 to %d jobs", MaxBatchItems)}})
 	}
-	out := make([]Submitted, len(subs))
-	var jobs []NewJob
-	var index []int
-	for i, sub := range subs {
-		job, err := s.newJob(client, sub)
-		if err == nil && sub.Worker != "" {
+	jobs, refused := make([]NewJob, 0, len(subs)), map[int]error{}
+	for i := range subs {
+		job, err := s.newJob(client, subs[i])
+		if err == nil && job.Worker != "" {
 			err = lanegate.Invalid([]lanegate.FieldError{{Pointer: "/worker", Detail: "can't be given in a batch; submit the job by itself"}})
 		}
 		if err != nil {
-			out[i].Err = err
+			refused[i] = err
 			continue
 		}
-		jobs, index = append(jobs, job), append(index, i)
+		jobs = append(jobs, job)
 	}
 	if s.target.Load() != nil {
 		if err := s.createDefaults(ctx, jobs); err != nil {
 			return nil, err
 		}
 	}
+	var results []Submitted
 	if len(jobs) > 0 {
-		results, err := s.store.SubmitBatch(ctx, jobs)
-		if err != nil {
+		var err error
+		if results, err = s.store.SubmitBatch(ctx, jobs); err != nil {
 			return nil, err
 		}
-		for k, res := range results {
-			out[index[k]] = res
-		}
 	}
-	s.accepted(ctx, out...)
-	return out, nil
+	s.accepted(ctx, results...)
+	return withRefused(results, refused), nil
+}
+
+// withRefused puts the refused items of a batch between the results of the others.
+func withRefused(results []Submitted, refused map[int]error) []Submitted {
+	if len(refused) == 0 {
+		return results
+	}
+	out := make([]Submitted, len(results)+len(refused))
+	for i := range out {
+		if err, ok := refused[i]; ok {
+			out[i].Err = err
+			continue
+		}
+		out[i], results = results[0], results[1:]
+	}
+	return out
 }
 
 // newJob checks a submission's form and gives it its id and digest.
