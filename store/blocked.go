@@ -105,9 +105,11 @@ SELECT 'lane' AS kind, name, last_served_at AS at, queue_seen_at AS seen
 SELECT 'blocked', job_id, since, NULL
   FROM blocked_heads
  UNION ALL
-SELECT 'next', '', min(ready_at), NULL
-  FROM jobs {{use jobs_ready_idx}}
- WHERE state = 'queued' AND NOT due`
+SELECT 'next', '', (SELECT ready_at
+                      FROM jobs {{use jobs_ready_idx}}
+                     WHERE state = 'queued' AND NOT due
+                     ORDER BY ready_at
+                     LIMIT 1), NULL`
 
 // stands is the answer.
 type stands struct {

@@ -114,9 +114,11 @@ SELECT ` + jobColumns + `
 UPDATE jobs SET due = $1
  WHERE id = $2 AND state = 'queued'`
 	sqlNextReady = `
-SELECT min(ready_at) AS ready_at
+SELECT ready_at
   FROM jobs {{use jobs_ready_idx}}
- WHERE state = 'queued' AND NOT due`
+ WHERE state = 'queued' AND NOT due
+ ORDER BY ready_at
+ LIMIT 1`
 )
 
 // promote makes due what is ready, in the order in which it became so, and

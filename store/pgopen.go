@@ -117,8 +117,11 @@ func (o Options) session() map[string]string {
 		"tcp_keepalives_interval": "2",
 		"tcp_keepalives_count":    "3",
 		"timezone":                "UTC",
-		// To compile one of these short statements takes longer than to run it.
-		"jit": "off",
+		// To compile one of these short statements, or to start processes for it, takes
+		// longer than to run it. That scans of tables are priced out, see openPools, makes
+		// both look worth while.
+		"jit":                             "off",
+		"max_parallel_workers_per_gather": "0",
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/lanegate/lanegate/store/pgtest"
 )
 
 // Plans of the busy statements are made once, when a database may be empty, and must
@@ -14,7 +16,10 @@ import (
 // is quick at first and never again.
 func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 	t.Parallel()
-	s := newPG(t, Options{})
+	// A server that starts processes for whatever it can: a table of some pages would
+	// be enough elsewhere.
+	server := pgtest.New(t, "parallel_setup_cost=0", "parallel_tuple_cost=0", "min_parallel_table_scan_size=0", "min_parallel_index_scan_size=0")
+	s := newStore(t, Options{Path: server.URL("test")})
 	for name, c := range map[string]struct {
 		sql, args, want string
 	}{
@@ -50,8 +55,8 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 		if name == "start" && !startsInOrder.MatchString(plan) {
 			t.Errorf("start: plan\n%s\ndoes not go through the jobs in the order they were given, by which it locks them", plan)
 		}
-		if strings.Contains(plan, "JIT") {
-			t.Errorf("%s: plan\n%s\nis compiled", name, plan)
+		if strings.Contains(plan, "JIT") || strings.Contains(plan, "Gather") {
+			t.Errorf("%s: plan\n%s\nis compiled, or starts processes", name, plan)
 		}
 	}
 }
