@@ -154,6 +154,9 @@ type Admitted struct {
 	NextDue time.Duration
 	// Fallbacks counts grants outside their class's lane: wanted lane → number.
 	Fallbacks map[string]int
+	// NoneWaits: for sure no due job was left in line, so the next ring is about a new
+	// one. It may be false though none was: lines are read as far as jobs could start.
+	NoneWaits bool
 	// Trial is the verification run that this admission changed (taken, serial's
 	// slot taken, round started), "" when none. Its starts are among Grants.
 	Trial string

@@ -21,6 +21,7 @@ func (s *Store) Admit(ctx context.Context, ask service.Ask) (service.Admitted, e
 		return s.inAdmissionTx(ctx, "admit", func(t *tx) (err error) {
 			t.singly = singly
 			res, err = t.admit(ask)
+			t.void = !t.wrote && len(res.Grants) == 0 && res.Trial == ""
 			together, _ = errors.AsType[*togetherError](err)
 			return err
 		})
@@ -37,17 +38,14 @@ func (s *Store) Admit(ctx context.Context, ask service.Ask) (service.Admitted, e
 }
 
 func (t *tx) admit(ask service.Ask) (res service.Admitted, err error) {
-	live, err := t.liveFor(ask.Worker)
+	stands, err := t.standsFor(ask.Worker)
 	if err != nil {
 		return res, err
 	}
+	live := stands.live
 	me := slices.IndexFunc(live, func(w workerRow) bool { return w.ID == ask.Worker })
 	if me < 0 {
 		return res, lanegate.ErrWorkerGone
-	}
-	stands, err := t.stands()
-	if err != nil {
-		return res, err
 	}
 	res.NextDue = t.until(stands.next)
 	waits := res.NextDue == 0
@@ -79,7 +77,7 @@ func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted) erro
 	for range maxDecisions {
 		var trial *trialRow
 		var err error
-		if trial, decision, err = t.decide(ask, live); err != nil {
+		if trial, decision, res.NoneWaits, err = t.decide(ask, live); err != nil {
 			return err
 		}
 		gang, changed, err := t.stepTrial(ask.Worker, trial, decision.Trial)
@@ -107,13 +105,14 @@ func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted) erro
 		if !gone {
 			break
 		}
+		t.standing = nil // what was started is in flight
 	}
 	return t.rememberBlocked(decision.Blocked)
 }
 
 // decide asks the planner, and locks the jobs it chose when a round is among them,
-// which starts as a whole or not at all.
-func (t *tx) decide(ask service.Ask, live []workerRow) (trial *trialRow, d admission.Decision, err error) {
+// which starts as a whole or not at all; all: no other job is due.
+func (t *tx) decide(ask service.Ask, live []workerRow) (trial *trialRow, d admission.Decision, all bool, err error) {
 	free := ask.Free
 	if ask.SerialFree {
 		free++
@@ -122,7 +121,7 @@ func (t *tx) decide(ask service.Ask, live []workerRow) (trial *trialRow, d admis
 		var in admission.Input
 		var rest lineRest
 		if in, trial, rest, err = t.input(live, free); err != nil {
-			return nil, d, err
+			return nil, d, false, err
 		}
 		in.Asking, in.NoWaits = ask.Worker, true
 		for i := range in.Workers {
@@ -133,15 +132,16 @@ func (t *tx) decide(ask service.Ask, live []workerRow) (trial *trialRow, d admis
 		d = admission.Plan(in)
 		for more := rest.behind(d.Emptied); len(more) > 0; more = rest.behind(d.Emptied) {
 			if err := t.readOn(&in, rest, more); err != nil {
-				return nil, d, err
+				return nil, d, false, err
 			}
 			d = admission.Plan(in)
 		}
-		if all, err := t.lockChosen(&d); err != nil || all {
-			return trial, d, err
+		all = len(d.Grants) == len(in.Due) && rest.ends
+		if still, err := t.lockChosen(&d); err != nil || still {
+			return trial, d, all, err
 		}
 	}
-	return trial, d, nil
+	return trial, d, false, nil
 }
 
 // lockChosen locks the jobs that d starts, if there are those of a round among
@@ -192,7 +192,7 @@ func (t *tx) input(live []workerRow, free int) (in admission.Input, trial *trial
 		return in, nil, rest, err
 	}
 	in.Lanes, in.BlockedSince = t.lanesServed(cfg, live, stands.lanes), stands.blocked
-	if in.InFlight, err = t.inFlight(); err != nil {
+	if in.InFlight, err = t.running(stands.running); err != nil {
 		return in, nil, rest, err
 	}
 	rows, err := t.trials(cfg)
@@ -268,14 +268,19 @@ type inFlightRow struct {
 }
 
 // inFlight lists the attempts without an outcome, with what was written on them.
-// Those of a verification run that ended without passing are listed as ordinary
-// ones: they take the slots of their lane and class until they end, since nothing
-// says that others may run beside them.
 func (t *tx) inFlight() ([]admission.Running, error) {
 	var rows []inFlightRow
 	if err := t.all(&rows, sqlListInFlight); err != nil {
 		return nil, fmt.Errorf("list what is in flight: %w", err)
 	}
+	return t.running(rows)
+}
+
+// running is what the planner is told of attempts in flight.
+// Those of a verification run that ended without passing are listed as ordinary
+// ones: they take the slots of their lane and class until they end, since nothing
+// says that others may run beside them.
+func (t *tx) running(rows []inFlightRow) ([]admission.Running, error) {
 	var unpassed []string
 	if slices.ContainsFunc(rows, func(r inFlightRow) bool { return r.Verification != "" }) {
 		if err := t.all(&unpassed, sqlListUnpassed); err != nil {

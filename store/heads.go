@@ -25,14 +25,19 @@ func (r headRow) due() admission.Due {
 	return d
 }
 
-// lineRest says which lines were read in part: for each class how many of its jobs
-// could start at most, where fewer were read and more may stand behind them.
-type lineRest map[string]int
+// lineRest says which lines were read in part.
+type lineRest struct {
+	// most has for each class how many of its jobs could start at most, where fewer
+	// were read and more may stand behind them.
+	most map[string]int
+	// ends: all lines were read to their ends.
+	ends bool
+}
 
-// behind lists those of the classes that have more.
+// behind lists those of the classes of which more could start.
 func (r lineRest) behind(classes []string) (more []string) {
 	for _, c := range classes {
-		if _, ok := r[c]; ok {
+		if _, ok := r.most[c]; ok {
 			more = append(more, c)
 		}
 	}
@@ -55,7 +60,7 @@ func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int,
 			busy[r.Class]++
 		}
 	}
-	first, most := map[string]int{}, lineRest{}
+	first, most := map[string]int{}, map[string]int{}
 	lines := max(int(t.s.lines.Load()), len(cfg.Classes)/8) // when all have jobs at once, not too many rows are read
 	part, greedy := share(free, lines), t.s.emptied.Load()
 	alike := 1 // for most, so that few statements read them where each has one number
@@ -78,7 +83,7 @@ func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int,
 	}
 	due, err := t.heads(first)
 	if err != nil {
-		return nil, nil, err
+		return nil, lineRest{}, err
 	}
 	read := map[string]int{}
 	for i := range due {
@@ -90,7 +95,11 @@ func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int,
 			delete(most, class) // that is all there is
 		}
 	}
-	return due, most, nil
+	ends := true
+	for class, n := range read {
+		ends = ends && n < first[class]
+	}
+	return due, lineRest{most, ends}, nil
 }
 
 // readOn reads the lines of some classes anew, as far as they can matter, and
@@ -98,8 +107,8 @@ func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int,
 func (t *tx) readOn(in *admission.Input, rest lineRest, classes []string) error {
 	n, greedy := map[string]int{}, map[string]bool{}
 	for _, c := range classes {
-		n[c], greedy[c] = rest[c], true
-		delete(rest, c)
+		n[c], greedy[c] = rest.most[c], true
+		delete(rest.most, c)
 	}
 	t.s.emptied.Store(&greedy)
 	due, err := t.heads(n)

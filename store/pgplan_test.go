@@ -34,6 +34,7 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 		"heads":        {s.d.heads, "NULL, NULL", "jobs_line_idx"},
 		"starts":       {s.d.starts, "NULL", "jobs_line_idx"},
 		"stands":       {sqlReadStands, "", "jobs_ready_idx"},
+		"stands for":   {sqlReadStandsFor, "NULL", "attempts_in_flight_idx"},
 		"became due":   {sqlPGFindReady, "NULL, NULL", "jobs_ready_idx"},
 		"next ready":   {sqlNextReady, "", "jobs_ready_idx"},
 		"in flight":    {sqlListInFlight, "", "attempts_in_flight_idx"},

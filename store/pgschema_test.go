@@ -118,7 +118,7 @@ func TestPostgresStatementsUseTheirIndexes(t *testing.T) {
 	}{
 		"heads":        {s.d.heads, []any{`["class-001","class-002"]`, 1}, "jobs_line_idx"},
 		"starts":       {s.d.starts, []any{`{"class-001":1,"class-002":5}`}, "jobs_line_idx"},
-		"stands":       {sqlReadStands, nil, "jobs_ready_idx"},
+		"stands":       {sqlReadStandsFor, []any{"w"}, "attempts_in_flight_idx"},
 		"ready":        {sqlPGFindReady, []any{now, 10}, "jobs_ready_idx"},
 		"next ready":   {sqlNextReady, nil, "jobs_ready_idx"},
 		"due bells":    {sqlListDueBells, []any{now, 10}, "jobs_ring_idx"},

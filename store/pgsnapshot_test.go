@@ -12,6 +12,7 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/service"
+	"github.com/lanegate/lanegate/store/pgtest"
 )
 
 // Bounds of what an admission reads of the lines and of what is in flight, in
@@ -29,7 +30,10 @@ const (
 // all is well again when the transaction has ended.
 func TestPostgresClaimsUnderAnOpenSnapshot(t *testing.T) {
 	t.Parallel()
-	s := newPG(t, Options{})
+	// A server of its own: a session looks anew at what is dead to all only when the
+	// oldest transaction of the whole server is another one.
+	server := pgtest.New(t)
+	s := newStore(t, Options{Path: server.URL("test")})
 	const claims, slots = 2000, 50
 	addWide(t, s, 2, slots)
 	for range claims/1000 + 1 {

@@ -12,7 +12,7 @@ func (d *dialect) hotStatements() []string {
 	hot := []string{
 		sqlReadAdmission, d.lockAdmission,
 		sqlGetKey, sqlInsertKey, sqlInsertJob, sqlInsertPayload,
-		sqlListLiveFor, sqlReadStands, sqlNextReady, sqlListInFlight, sqlListTrials, d.heads,
+		sqlReadStandsFor, sqlReadStands, sqlNextReady, sqlListInFlight, sqlListTrials, d.heads,
 		sqlStartJob, sqlInsertAttempt, sqlGetPayload,
 		sqlGetJobLocked, sqlEndAttempt, sqlUpdateJob, sqlSaveResult, sqlInsertOutput, sqlInsertRun, sqlNoteSuccess,
 		sqlBeatWorker, sqlListHeld,

@@ -33,6 +33,9 @@ type tx struct {
 	known map[lockKey]bool
 	// standing is what stands has read.
 	standing *stands
+	// wrote: exec was called. void: nothing was changed, so there is nothing to commit,
+	// which would wait for the disk only because rows were locked.
+	wrote, void bool
 	// singly: what could be done for many rows at once has failed so, and is done
 	// row by row.
 	singly bool
@@ -147,7 +150,8 @@ func (s *Store) once(ctx context.Context, db *sqlx.DB, fn func(t *tx) error) (er
 		return err
 	}
 	defer func() { b.end(err) }()
-	if err := fn(&tx{s: s, ctx: b.ctx, q: b.q, hot: s.hot[db]}); err != nil {
+	t := &tx{s: s, ctx: b.ctx, q: b.q, hot: s.hot[db]}
+	if err := fn(t); err != nil || t.void {
 		return err
 	}
 	if err := b.q.Commit(); err != nil {
@@ -212,6 +216,7 @@ func (t *tx) all(dst any, q string, args ...any) error {
 func (t *tx) exec(q string, args ...any) (int64, error) {
 	var res sql.Result
 	var err error
+	t.wrote = true
 	text := t.s.d.sql(q)
 	if st := t.hot[text]; st != nil {
 		res, err = t.q.StmtxContext(t.ctx, st).ExecContext(t.ctx, args...)

@@ -58,22 +58,7 @@ SELECT ` + workerColumns + `
   FROM workers
  WHERE id = $1`
 	sqlGetWorkerLocked = sqlGetWorker + ` {{lock}}`
-	// Admission keeps the asking worker from being declared dead, not from beating.
-	// The row is the locked one, read behind the wait.
-	sqlListLiveFor = `
-  WITH me AS MATERIALIZED (
-    SELECT ` + workerColumns + `
-      FROM workers
-     WHERE id = $1 {{share}})
-SELECT ` + workerColumns + `
-  FROM me
- WHERE ended_at IS NULL
- UNION ALL
-SELECT ` + workerColumns + `
-  FROM workers
- WHERE ended_at IS NULL AND id <> $1
- ORDER BY id`
-	sqlInsertWorker = `
+	sqlInsertWorker    = `
 INSERT INTO workers (id, host, pid, lanes, slots, commands, beat, draining, started_at, beat_at, agent)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 	sqlUpdateWorker = `
@@ -93,16 +78,6 @@ UPDATE lanes SET last_served_at = $1
 func (t *tx) liveWorkers() ([]workerRow, error) {
 	var live []workerRow
 	if err := t.all(&live, sqlListLiveWorkers); err != nil {
-		return nil, fmt.Errorf("list live workers: %w", err)
-	}
-	return live, nil
-}
-
-// liveFor is liveWorkers for the admission of one of them, which it keeps alive
-// until the transaction ends.
-func (t *tx) liveFor(worker string) ([]workerRow, error) {
-	var live []workerRow
-	if err := t.all(&live, sqlListLiveFor, worker); err != nil {
 		return nil, fmt.Errorf("list live workers: %w", err)
 	}
 	return live, nil

@@ -31,7 +31,7 @@ const (
 // lies the time that the first one took: where many short jobs run, the slots that
 // become free meanwhile are filled together; the first after a while is filled at
 // once. Where many jobs come in that can't start yet, each commit rings: after an
-// ask that brought nothing the next ring waits longer.
+// ask that brought nothing, though jobs wait, the next ring waits longer.
 func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -60,16 +60,22 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 		}
 		wait := w.opts.Poll
 		began := time.Now()
-		started, due, err := w.admit(ctx)
+		res, err := w.admit(ctx)
 		took := time.Since(began)
 		pause := min(took, maxGather)
 		wake = nil
 		gather.Reset(pause)
-		if started == 0 {
+		switch {
+		case len(res.Grants) > 0:
+		case res.NoneWaits:
+			pause = 0
+		default:
 			pause = min(restShare*took, maxRest)
 		}
-		rings = nil
-		rest.Reset(pause)
+		if pause > 0 {
+			rings = nil
+			rest.Reset(pause)
+		}
 		switch {
 		case errors.Is(err, lanegate.ErrWorkerGone):
 			dead()
@@ -84,34 +90,34 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 				w.log.InfoContext(ctx, "asking for work works again")
 			}
 			failing = false
-			if due >= 0 {
-				wait = min(wait, due)
+			if res.NextDue >= 0 {
+				wait = min(wait, res.NextDue)
 			}
 		}
 		next.Reset(wait)
 	}
 }
 
-// admit asks once and starts what was granted. It returns how many these are, and
-// how long until the next job becomes due, negative when none is known.
-func (w *Worker) admit(ctx context.Context) (started int, due time.Duration, err error) {
+// admit asks once and starts what was granted.
+func (w *Worker) admit(ctx context.Context) (res service.Admitted, err error) {
+	none := service.Admitted{NextDue: -1}
 	if w.leaseShort() {
-		return 0, -1, nil // whatever was granted could not run; the next beat makes up for it
+		return none, nil // whatever was granted could not run; the next beat makes up for it
 	}
 	done := w.asking()
 	ask := w.ask() // also without a free slot: a verification run needs none
 	defer w.beginAsk()()
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	res, err := w.backend.Admit(call, ask)
+	res, err = w.backend.Admit(call, ask)
 	done(passOf(ask, err))
 	if err != nil {
-		return 0, -1, err
+		return none, err
 	}
 	for _, g := range res.Grants {
 		w.start(ctx, g)
 	}
-	return len(res.Grants), res.NextDue, nil
+	return res, nil
 }
 
 // beginAsk counts an ask that is about to be sent; settle is to be called once no

@@ -15,11 +15,14 @@ import (
 type busyBackend struct {
 	*fakeBackend
 	takes time.Duration
+	none  bool // says that no job waits when it grants nothing
 }
 
 func (b *busyBackend) Admit(ctx context.Context, ask service.Ask) (service.Admitted, error) {
 	<-time.After(b.takes)
-	return b.fakeBackend.Admit(ctx, ask)
+	res, err := b.fakeBackend.Admit(ctx, ask)
+	res.NoneWaits = b.none
+	return res, err
 }
 
 // Rings that lead to nothing take a fifth of the time and no more; the slot that a
@@ -86,6 +89,29 @@ func TestWorkerGathersFreeSlots(t *testing.T) {
 		synctest.Wait()
 		if got := b.got("alone"); len(got) != 1 {
 			t.Errorf("a job that came after a while ended as %v: it had to wait", got)
+		}
+		stop()
+		ended()
+	})
+}
+
+// Where no job waits, the next ring is about a new one: it is heard at once, though
+// the ask before it, for the slot that a run left, brought nothing.
+func TestWorkerHearsTheNextJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 2 * time.Millisecond
+		b := &busyBackend{fakeBackend: newFakeBackend(), takes: takes, none: true}
+		w, _ := newTestWorker(b.fakeBackend, func(o *Options) { o.Backend, o.Slots = b, 2 })
+		stop, ended := start(t, w)
+		<-time.After(time.Second)
+		b.submit("first", lanegate.LaneParallel, time.Microsecond)
+		<-time.After(3*takes + takes/4) // asked and run, waited for other slots, and asked in vain
+		before := len(b.asked())
+		b.submit("second", lanegate.LaneParallel, time.Microsecond)
+		<-time.After(takes + takes/2)
+		synctest.Wait()
+		if got := b.got("second"); len(got) != 1 {
+			t.Errorf("the second job ended as %v after %d asks: its ring had to wait", got, len(b.asked())-before)
 		}
 		stop()
 		ended()

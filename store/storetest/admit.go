@@ -294,6 +294,22 @@ var admitCases = []testCase{
 			e.Errorf("still remembered: %v", left)
 		}
 	}},
+	{"an admission says whether it left a job in line", func(e *env) {
+		e.class("c")
+		w := e.worker()
+		equal(e, "none waits before any job", e.admit(w).NoneWaits, true)
+		e.submit("c")
+		e.submit("c")
+		res := e.admit(w)
+		equal(e, "granted", len(res.Grants), 1)
+		equal(e, "none waits behind the first of two", res.NoneWaits, false)
+		equal(e, "none waits while it runs", e.admit(w).NoneWaits, false)
+		e.end(res.Grants[0], lanegate.Succeeded)
+		res = e.admit(w)
+		equal(e, "granted", len(res.Grants), 1)
+		e.end(res.Grants[0], lanegate.Succeeded)
+		equal(e, "none waits at last", e.admit(w).NoneWaits, true)
+	}},
 	{"a snapshot explains every wait", func(e *env) {
 		e.class("c")
 		e.class("d", func(c *lanegate.Class) { c.Run.Command, c.CommandDigest = "absent", "x" })
