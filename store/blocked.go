@@ -40,17 +40,17 @@ type blockedHeads struct {
 	since map[string]time.Time // guarded by mu
 }
 
-// longBlocked is how long a head is blocked before that is written down: a tenth of
-// the time after which it gets a reservation. A process that ends forgets no more.
-func (s *Store) longBlocked() time.Duration { return s.opts.StarveAfter / 10 }
+// blockedFor is how long after an admission what it found counts: later, a job may
+// have been started by another process and have come back. A process whose admissions
+// are rarer writes down what it finds at once.
+const blockedFor = time.Minute
 
-// with is what the database remembers, and what this process does: the earlier of
-// both. What the process saw too long before now may have started meanwhile.
-func (b *blockedHeads) with(written map[string]time.Time, now time.Time, long time.Duration) map[string]time.Time {
+// with is what the database remembers, and what this process does: the earlier of both.
+func (b *blockedHeads) with(written map[string]time.Time, now time.Time) map[string]time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all := maps.Clone(written)
-	if now.Sub(b.at) > long {
+	if now.Sub(b.at) > blockedFor {
 		return all
 	}
 	for job, since := range b.since {
@@ -61,18 +61,24 @@ func (b *blockedHeads) with(written map[string]time.Time, now time.Time, long ti
 	return all
 }
 
-func (b *blockedHeads) set(since map[string]time.Time, now time.Time) {
+// set is called by each admission, at now; often: the one before was not long ago.
+func (b *blockedHeads) set(since map[string]time.Time, now time.Time) (often bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	often = now.Sub(b.at) <= blockedFor
 	b.since, b.at = since, now
+	return often
 }
 
-// rememberBlocked remembers exactly what now says.
+// rememberBlocked remembers exactly what now says. A head is written down once it was
+// blocked for a tenth of the time after which it gets a reservation: a process that
+// ends forgets no more than that.
 func (t *tx) rememberBlocked(now map[string]time.Time) error {
 	stands, err := t.stands()
 	if err != nil {
 		return err
 	}
+	often := t.s.blocked.set(now, t.at)
 	var gone, fresh [][]any
 	for job := range stands.written {
 		if _, ok := now[job]; !ok {
@@ -81,12 +87,11 @@ func (t *tx) rememberBlocked(now map[string]time.Time) error {
 	}
 	for job, since := range now {
 		old, ok := stands.written[job]
-		if !ok && t.at.Sub(since) < t.s.longBlocked() || ok && old.Equal(lanegate.Micro(since)) {
+		if !ok && often && t.at.Sub(since) < t.s.opts.StarveAfter/10 || ok && old.Equal(lanegate.Micro(since)) {
 			continue
 		}
 		fresh = append(fresh, []any{job, at(since)})
 	}
-	t.s.blocked.set(now, t.at)
 	if err := t.each(bulkDeleteBlocked, gone); err != nil {
 		return fmt.Errorf("forget blocked jobs: %w", err)
 	}

@@ -55,6 +55,9 @@ func TestBlockedHeadsAreWrittenWhenTheyStay(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	if n := pass(); n != 0 {
+		t.Fatalf("%d jobs started before there were any", n)
+	}
 	for _, class := range []string{"wide-00", "wide-01"} {
 		if _, err := s.Submit(t.Context(), service.NewJob{ID: newID(t), Class: class, Client: "c", Payload: []byte(`{}`)}); err != nil {
 			t.Fatal(err)
@@ -90,18 +93,26 @@ func TestBlockedHeadsAreWrittenWhenTheyStay(t *testing.T) {
 	}
 }
 
-// What a process saw too long ago is no longer what it knows: another one may have
-// started the job meanwhile.
-func TestBlockedHeadsOfLongAgoAreForgotten(t *testing.T) {
+// A process whose admissions are rare writes down what it finds at once: what it saw
+// too long ago counts no more, as another one may have started the job meanwhile.
+func TestBlockedHeadsOfRareAdmissions(t *testing.T) {
 	var b blockedHeads
-	now := time.Date(2026, 11, 30, 6, 0, 0, 0, time.UTC)
-	b.set(map[string]time.Time{"a": now, "b": now}, now)
+	now := newClock().Now()
+	if b.set(map[string]time.Time{"a": now, "b": now}, now) {
+		t.Error("the first admission came soon after another one")
+	}
+	if !b.set(map[string]time.Time{"a": now, "b": now}, now) {
+		t.Error("the second admission did not come soon after the first")
+	}
 	earlier, later := now.Add(-time.Hour), now.Add(time.Hour)
-	all := b.with(map[string]time.Time{"a": earlier, "b": later}, now.Add(time.Minute), time.Minute)
+	all := b.with(map[string]time.Time{"a": earlier, "b": later}, now.Add(blockedFor))
 	if len(all) != 2 || !all["a"].Equal(earlier) || !all["b"].Equal(now) {
 		t.Errorf("blocked %v, want the earlier time of each", all)
 	}
-	if all = b.with(map[string]time.Time{"a": later}, now.Add(time.Minute+1), time.Minute); len(all) != 1 || !all["a"].Equal(later) {
+	if all = b.with(map[string]time.Time{"a": later}, now.Add(blockedFor+1)); len(all) != 1 || !all["a"].Equal(later) {
 		t.Errorf("blocked %v, want only what is written", all)
+	}
+	if b.set(nil, now.Add(blockedFor+1)) {
+		t.Error("an admission long after another one is taken for one of many")
 	}
 }

@@ -111,7 +111,7 @@ func (t *tx) readStands(q string, args ...any) (*stands, error) {
 	}
 	slices.SortFunc(s.running, func(a, b inFlightRow) int { return cmp.Compare(a.Job, b.Job) })
 	slices.SortFunc(s.live, func(a, b workerRow) int { return cmp.Compare(a.ID, b.ID) })
-	s.blocked = t.s.blocked.with(s.written, t.at, t.s.longBlocked())
+	s.blocked = t.s.blocked.with(s.written, t.at)
 	t.standing = s
 	return s, nil
 }
