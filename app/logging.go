@@ -46,10 +46,11 @@ func isTerminal(w io.Writer) bool {
 	return err == nil
 }
 
-// Lines about requests wait this long for others, up to so many bytes.
+// Lines about requests wait this long for others, up to so many bytes: what a pipe
+// takes in one piece, whoever else writes to it (PIPE_BUF, pipe(7)).
 const (
 	accessDelay = 10 * time.Millisecond
-	accessBytes = 32 << 10
+	accessBytes = 4 << 10
 )
 
 // lineWriter writes whole lines in the order in which they come, some of them later.
@@ -90,12 +91,12 @@ func (w laterWriter) Write(line []byte) (int, error) {
 	l := w.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.held)+len(line) > accessBytes {
+		l.release()
+	}
 	if len(l.held) == 0 {
 		time.AfterFunc(accessDelay, l.flush)
 	}
 	l.held = append(l.held, line...)
-	if len(l.held) >= accessBytes {
-		l.release()
-	}
 	return len(line), nil
 }

@@ -69,8 +69,8 @@ func TestLinesAboutRequestsDoNotPileUp(t *testing.T) {
 		for range 8 {
 			access.LogAttrs(t.Context(), slog.LevelInfo, "request", rest)
 		}
-		if w.pieces != 1 || w.text.Len() < accessBytes {
-			t.Errorf("after %d bytes %d are written, in %d pieces", accessBytes, w.text.Len(), w.pieces)
+		if n := w.text.Len(); w.pieces != 1 || n > accessBytes || n < accessBytes/2 {
+			t.Errorf("after more than %d bytes %d are written, in %d pieces", accessBytes, n, w.pieces)
 		}
 		time.Sleep(2 * accessDelay) // ends the timer
 	})

@@ -71,8 +71,8 @@ func (b *blockedHeads) set(since map[string]time.Time, now time.Time) (often boo
 }
 
 // rememberBlocked remembers exactly what now says. A head is written down once it was
-// blocked for a tenth of the time after which it gets a reservation: a process that
-// ends forgets no more than that.
+// blocked for a minute, or a tenth of the time after which it gets a reservation if
+// that is less: a process that ends forgets no more than that.
 func (t *tx) rememberBlocked(now map[string]time.Time) error {
 	stands, err := t.stands()
 	if err != nil {
@@ -87,7 +87,7 @@ func (t *tx) rememberBlocked(now map[string]time.Time) error {
 	}
 	for job, since := range now {
 		old, ok := stands.written[job]
-		if !ok && often && t.at.Sub(since) < t.s.opts.StarveAfter/10 || ok && old.Equal(lanegate.Micro(since)) {
+		if !ok && often && t.at.Sub(since) < min(t.s.opts.StarveAfter/10, blockedFor) || ok && old.Equal(lanegate.Micro(since)) {
 			continue
 		}
 		fresh = append(fresh, []any{job, at(since)})

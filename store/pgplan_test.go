@@ -35,6 +35,8 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 		"starts":       {s.d.starts, "NULL", "jobs_line_idx"},
 		"stands":       {sqlReadStands, "", "jobs_ready_idx"},
 		"stands for":   {sqlReadStandsFor, "NULL", "attempts_in_flight_idx"},
+		"stands' next": {sqlReadStandsFor, "NULL", "jobs_ready_idx"},
+		"stands' me":   {sqlReadStandsFor, "NULL", "workers_pkey"},
 		"became due":   {sqlPGFindReady, "NULL, NULL", "jobs_ready_idx"},
 		"next ready":   {sqlNextReady, "", "jobs_ready_idx"},
 		"in flight":    {sqlListInFlight, "", "attempts_in_flight_idx"},

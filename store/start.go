@@ -30,6 +30,7 @@ SELECT payload
 // verification run's, from 1, 0 for an ordinary start.
 func (t *tx) startQueued(g admission.Grant, round int) (service.Grant, error) {
 	var job jobRow
+	t.wrote = true
 	found, err := t.get(&job, sqlStartJob, at(t.at), g.Route.Lane, g.Route.Reason, g.Route.Wanted, g.Job)
 	if err != nil {
 		return service.Grant{}, err

@@ -118,6 +118,7 @@ func (t *tx) startAtOnce(grants []admission.Grant) ([]service.Grant, error) {
 		return nil, err
 	}
 	var jobs []startedRow
+	t.wrote = true
 	if err := t.all(&jobs, sqlPGStartJobs, args...); err != nil {
 		return nil, err
 	}

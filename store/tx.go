@@ -33,7 +33,7 @@ type tx struct {
 	known map[lockKey]bool
 	// standing is what stands has read.
 	standing *stands
-	// wrote: exec was called. void: nothing was changed, so there is nothing to commit,
+	// wrote: exec was called, or a start. void: nothing was changed, so there is nothing to commit,
 	// which would wait for the disk only because rows were locked.
 	wrote, void bool
 	// singly: what could be done for many rows at once has failed so, and is done

@@ -17,7 +17,9 @@ const (
 	// admitRetry spaces asks after a failed one.
 	admitRetry = time.Second
 	// restShare is how many times as long as it took a fruitless ask lets rings wait,
-	// at most maxRest: rings that lead to nothing take a fifth of a busy database.
+	// at most maxRest: rings that lead to nothing take a fifth of a busy database. After
+	// one that found nothing in line the next ring is heard, as it is about a new job; if
+	// that leads to nothing, too, others take what comes.
 	restShare = 4
 	maxRest   = 100 * time.Millisecond
 	// maxGather bounds for how long slots that become free wait for others after an ask.
@@ -27,10 +29,10 @@ const (
 // admitLoop asks for work whenever something may have changed, until ctx ends.
 // It never asks for more than there are free slots now: nothing is prefetched.
 //
-// What an ask costs hardly depends on how many jobs it starts. So between two asks
-// lies the time that the first one took: where many short jobs run, the slots that
-// become free meanwhile are filled together; the first after a while is filled at
-// once. Where many jobs come in that can't start yet, each commit rings: after an
+// What an ask costs hardly depends on how many jobs it starts. So while several run,
+// the time that an ask took lies between it and the next: where many short jobs run,
+// the slots that become free meanwhile are filled together; the first after a while is
+// filled at once, and so is a single one. Where many jobs come in that can't start yet, each commit rings: after an
 // ask that brought nothing, though jobs wait, the next ring waits longer.
 func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 	next := time.NewTimer(0)
@@ -40,6 +42,7 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 	gather := time.NewTimer(0)
 	defer gather.Stop()
 	rings, wake := w.backend.Rings(), w.wake // each nil while it waits
+	fruitless := 0                           // asks in a row
 	failing := false
 	for {
 		select {
@@ -63,14 +66,17 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 		res, err := w.admit(ctx)
 		took := time.Since(began)
 		pause := min(took, maxGather)
-		wake = nil
-		gather.Reset(pause)
+		if w.Running() > 1 { // otherwise there is nothing to gather
+			wake = nil
+			gather.Reset(pause)
+		}
 		switch {
 		case len(res.Grants) > 0:
-		case res.NoneWaits:
-			pause = 0
+			fruitless = 0
+		case res.NoneWaits && fruitless == 0:
+			fruitless, pause = 1, 0
 		default:
-			pause = min(restShare*took, maxRest)
+			fruitless, pause = fruitless+1, min(restShare*took, maxRest)
 		}
 		if pause > 0 {
 			rings = nil

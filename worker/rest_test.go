@@ -25,13 +25,19 @@ func (b *busyBackend) Admit(ctx context.Context, ask service.Ask) (service.Admit
 	return res, err
 }
 
-// Rings that lead to nothing take a fifth of the time and no more; the slot that a
-// run leaves is filled at once, however many rings wait, and what a ring is about is
-// found when its turn comes.
+// Rings that lead to nothing take a fifth of the time and no more, whether jobs wait
+// or others take them; the slot that a run leaves is filled at once, however many rings
+// wait, and what a ring is about is found when its turn comes.
 func TestWorkerRestsAfterFruitlessAsks(t *testing.T) {
+	for _, none := range []bool{false, true} {
+		t.Run(fmt.Sprint("none waits: ", none), func(t *testing.T) { restsAfterFruitlessAsks(t, none) })
+	}
+}
+
+func restsAfterFruitlessAsks(t *testing.T, none bool) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 2 * time.Millisecond
-		b := &busyBackend{fakeBackend: newFakeBackend(), takes: takes}
+		b := &busyBackend{fakeBackend: newFakeBackend(), takes: takes, none: none}
 		w, _ := newTestWorker(b.fakeBackend, func(o *Options) { o.Backend, o.Slots = b, 1 })
 		stop, ended := start(t, w)
 		<-time.After(time.Second)
@@ -112,6 +118,31 @@ func TestWorkerHearsTheNextJob(t *testing.T) {
 		synctest.Wait()
 		if got := b.got("second"); len(got) != 1 {
 			t.Errorf("the second job ended as %v after %d asks: its ring had to wait", got, len(b.asked())-before)
+		}
+		stop()
+		ended()
+	})
+}
+
+// Where one job runs at a time there is nothing to gather: the next one starts as soon
+// as the slot is free.
+func TestWorkerFillsASingleSlotAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes, runs, jobs = 10 * time.Millisecond, time.Millisecond, 50
+		b := &busyBackend{fakeBackend: newFakeBackend(), takes: takes}
+		w, _ := newTestWorker(b.fakeBackend, func(o *Options) { o.Backend = b })
+		stop, ended := start(t, w)
+		<-time.After(time.Second)
+		for i := range jobs {
+			b.enqueue(fmt.Sprint("job-", i), lanegate.LaneSerial, runs)
+		}
+		ring(b.rings)
+		<-time.After(jobs*(takes+runs) + takes)
+		synctest.Wait()
+		if got := b.got("job-49"); len(got) != 1 {
+			left := 0
+			b.set(func() { left = len(b.queue) })
+			t.Errorf("%d of %d jobs still wait: slots were left empty", left, jobs)
 		}
 		stop()
 		ended()
