@@ -180,6 +180,12 @@ type AdmissionStore interface {
 
 // Ended is what an outcome did. Without an attempt (its Number is 0) the job was
 // queued, for a worker that is gone, and is cancelled.
+//
+// Of Attempt these fields are always there: Job, Number, Token, Class, Lane,
+// Verification, EndedAt, Outcome, Duration, Estimated, Error, ExitCode, Signal, Status,
+// Trouble and Measured; of Job these: ID, Class, State, Reason, Attempts, Failures,
+// Losses, Deferrals, Interruptions and FinishedAt, without an attempt Worker, too, and
+// ReadyAt when it is queued again. Any other one may be empty, whatever is stored.
 type Ended struct {
 	Attempt    lanegate.Attempt
 	Job        lanegate.Job

@@ -55,9 +55,10 @@ type dialect struct {
 	reads sql.TxOptions
 	// bulk: a statement costs a round trip, so that many rows go through one.
 	bulk bool
-	// accept makes, in one statement of its own, what it can of a group's changes; an
-	// error is the answer to all. nil where a transaction costs no round trips.
-	accept func(g *group, items []*item) error
+	// atOnce makes, in a statement that commits by itself, what it can of a group's
+	// changes, and may answer items; an error is the answer to all others. nil where a
+	// transaction costs no round trips.
+	atOnce func(g *group, items []*item) error
 	// beginGroup locks what the items of a group will touch and begins t behind these
 	// locks, lockClass locks the row of a class that was not among it, lockGrants the
 	// jobs that are about to start, returning those that still may; nil where a

@@ -175,15 +175,16 @@ func (g *group) gather(first *item) []*item {
 // commit is the answer to all that have none yet.
 func (g *group) commit(items []*item) error {
 	ctx := context.Background()
-	if accept := g.s.d.accept; accept != nil {
-		if err := accept(g, items); err != nil {
+	if atOnce := g.s.d.atOnce; atOnce != nil {
+		if err := atOnce(g, items); err != nil {
 			return err
 		}
 		var rest []*item
 		for _, it := range items {
 			if it.made() {
 				it.answer() // it is durable, whatever the others wait for
-			} else {
+			}
+			if !it.answered {
 				rest = append(rest, it)
 			}
 		}

@@ -1,11 +1,6 @@
 package store
 
 import (
-	"context"
-	"database/sql/driver"
-	"errors"
-	"fmt"
-	"io"
 	"maps"
 	"slices"
 
@@ -135,12 +130,12 @@ func (g *group) pgAcceptable(items []*item) (a acceptance, ok bool) {
 }
 
 // args are the arguments of sqlPGAccept.
-func (a acceptance) args(bells bool) []driver.NamedValue {
+func (a acceptance) args(bells bool) []any {
 	n := len(a.subs)
 	texts := func(of func(*submission) string) []byte {
 		return textColumn(n, func(i int) string { return of(a.subs[i]) })
 	}
-	values := []any{
+	return []any{
 		textColumn(len(a.classes), func(i int) string { return a.classes[i] }),
 		texts(func(s *submission) string { return s.ID }),
 		texts(func(s *submission) string { return s.Class }),
@@ -153,11 +148,6 @@ func (a acceptance) args(bells bool) []driver.NamedValue {
 		bytesColumn(n, func(i int) []byte { return a.subs[i].Digest }),
 		bells, a.whole,
 	}
-	args := make([]driver.NamedValue, len(values))
-	for i, v := range values {
-		args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
-	}
-	return args
 }
 
 // accepted is the answer of sqlPGAccept.
@@ -185,79 +175,16 @@ func (a acceptance) answer(res accepted) {
 	}
 }
 
-// pgAccept accepts what it can of a group in one round trip. Items that it leaves
-// unmade are for the long way; an error is the answer to all of them.
+// pgAccept accepts what it can of a group in one round trip; see pgAtOnce.
 func (g *group) pgAccept(items []*item) error {
 	a, ok := g.pgAcceptable(items)
 	if !ok {
 		return nil
 	}
-	for _, it := range items {
-		it.reset()
-	}
-	s, ctx := g.s, context.Background()
-	conn, err := s.connection(ctx, s.write)
-	if err != nil {
-		return s.mapped(ctx, fmt.Errorf("accept a group: %w", err))
-	}
 	var res accepted
-	var found, sent bool
-	err = conn.Raw(func(c any) (err error) {
-		found, sent, err = c.(*pgConn).accept(a.args(s.opts.Bells), &res)
-		return err
-	})
-	if err != nil && s.spent(err) {
-		s.drop(conn)
-	} else {
-		_ = conn.Close() // the pool drops it when it is broken
-	}
-	switch {
-	case err == nil && found && len(res.lanes) == len(a.classes):
+	found, err := g.pgOnce("accept a group", sqlPGAccept, a.args(g.s.opts.Bells), &res.at, &res.known, &res.lanes)
+	if err == nil && found && len(res.lanes) == len(a.classes) {
 		a.answer(res)
-		return nil
-	case err == nil || !sent:
-		return nil
-	case pq.As(err) == nil:
-		// The answer was lost, and with it whether there was a commit.
-		return lanegate.ErrOutcomeUnknown.Because(&faultError{kind: faultAway, text: err.Error(), spent: s.spent(err)})
-	case s.d.sort(err) == faultAway:
-		return s.mapped(ctx, fmt.Errorf("accept a group: %w", err))
 	}
-	return nil // nothing was changed, and the long way tells why, for each item
-}
-
-// accept runs sqlPGAccept on this connection; found: it has given a row. Unless it
-// was sent nothing can have happened.
-func (c *pgConn) accept(args []driver.NamedValue, res *accepted) (found, sent bool, err error) {
-	if c.stale() {
-		return false, false, nil
-	}
-	if c.accepting == nil {
-		st, err := c.PrepareContext(context.Background(), sqlPGAccept)
-		if err != nil {
-			return false, false, err
-		}
-		c.accepting = st.(driver.StmtQueryContext)
-	}
-	// Its end is bounded by the server's statement_timeout and silentConn: a context
-	// that can end would cost a goroutine.
-	rows, err := c.accepting.QueryContext(context.Background(), args)
-	if err != nil {
-		return false, true, err
-	}
-	row := make([]driver.Value, 3)
-	err = rows.Next(row)
-	if found = err == nil; found {
-		for i, dst := range []interface{ Scan(src any) error }{&res.at, &res.known, &res.lanes} {
-			err = errors.Join(err, dst.Scan(row[i]))
-		}
-		// The commit comes behind the row, and may fail.
-		if end := rows.Next(row); err == nil {
-			err = end
-		}
-	}
-	if err == io.EOF { //nolint:errorlint // the end of the rows, by the contract of driver.Rows
-		err = rows.Close()
-	}
-	return found, true, err
+	return err
 }

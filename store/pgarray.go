@@ -174,3 +174,44 @@ func timeColumn(n int, of func(i int) dbTime) []byte {
 	}
 	return a
 }
+
+// numberColumn is the same for numbers, of which some may be null: then ok is false.
+func numberColumn(n int, of func(i int) (v int64, ok bool)) []byte {
+	some := false
+	for i := 0; i < n && !some; i++ {
+		_, some = of(i)
+	}
+	if !some {
+		return emptyPGArray(oid.T_int8)
+	}
+	a := newPGArray(oid.T_int8, n, 8*n)
+	for i := range n {
+		if v, ok := of(i); ok {
+			a.number(v)
+		} else {
+			a.null()
+		}
+	}
+	return a
+}
+
+// blobColumn is the same for bytes of which nil ones are null and empty ones are not.
+func blobColumn(n int, of func(i int) []byte) []byte {
+	some, size := false, 0
+	for i := range n {
+		b := of(i)
+		some, size = some || b != nil, size+len(b)
+	}
+	if !some {
+		return emptyPGArray(oid.T_bytea)
+	}
+	a := newPGArray(oid.T_bytea, n, size)
+	for i := range n {
+		if b := of(i); b != nil {
+			a.bytes(b)
+		} else {
+			a.null()
+		}
+	}
+	return a
+}

@@ -149,8 +149,8 @@ type pqConn interface {
 // database that was closed to writes would go on taking ours.
 type pgConn struct {
 	pqConn
-	net       *silentConn             // nil: unknown
-	accepting driver.StmtQueryContext // sqlPGAccept, once it was used
+	net *silentConn                        // nil: unknown
+	own map[string]driver.StmtQueryContext // what once has prepared here, by its text
 }
 
 // stale says whether the connection should not be used without a look at it first.

@@ -23,6 +23,7 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 	for name, c := range map[string]struct {
 		sql, args, want string
 	}{
+		"succeed":      {sqlPGSucceed, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "jobs_pkey"},
 		"accept":       {sqlPGAccept, strings.TrimSuffix(strings.Repeat("NULL, ", 12), ", "), "Index Scan using idempotency_keys_pkey on idempotency_keys k"},
 		"begin group":  {sqlPGReadGroup, "NULL, NULL", "idempotency_keys_pkey"},
 		"lock group":   {sqlPGLockSubmissions, "NULL, NULL, NULL", "One-Time Filter"},
