@@ -70,6 +70,7 @@ func backlog(b *testing.B, s *Store) {
 	}
 	done, free := 0, make(chan error, slots)
 	busy := 0
+	perOp := costs(b, s)
 	b.ResetTimer()
 	var wg sync.WaitGroup
 	for done < b.N {
@@ -93,6 +94,7 @@ func backlog(b *testing.B, s *Store) {
 		}
 	}
 	wg.Wait()
+	perOp()
 }
 
 // addWide makes a lane of that width and classes that may fill it together.

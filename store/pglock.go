@@ -31,6 +31,9 @@ import (
 // too. Keys are entered in one order, so the two wait for each other at most where
 // keys are used for several classes and a savepoint's worth is made singly; the
 // server then ends one, which runs again.
+//
+// sqlPGSucceed takes jobs by id, then attempts. Whoever ends attempts notes successes
+// last, in the order of the classes' names by their bytes, and so does it.
 
 // keyLocks is how many locks stand for all idempotency keys: a group may have
 // hundreds of thousands of keys, the server has room for some thousand locks.

@@ -323,3 +323,40 @@ func TestPostgresConnectionLostUnderAnOutcome(t *testing.T) {
 		}
 	}
 }
+
+// Statements and transactions that end jobs of the same classes at once, in whatever
+// order these came, wait for each other and never in a ring: no one has to run again.
+func TestPostgresOutcomesInOneOrder(t *testing.T) {
+	t.Parallel()
+	const rounds, each = 12, 4
+	a, b := twoPG(t, Options{})
+	f := runningWide(t, a, 2*rounds*each)
+	together(2, func(side int) {
+		for round := range rounds {
+			items := make([]*item, each)
+			for i := range items {
+				n := (round*each+i)*2 + side // both classes on either side, turned around on one
+				if n = n ^ (i & 1); side == 1 {
+					items[each-1-i] = endItem(f[n], good(1))
+				} else {
+					items[i] = endItem(f[n], good(1))
+				}
+			}
+			var err error
+			if side == 1 && round%2 == 0 {
+				err = b.once(context.Background(), b.write, func(t *tx) error { return b.outcomes.run(t, items, (*tx).together) })
+			} else {
+				err = []*Store{a, b}[side].outcomes.pgAtOnce(items)
+			}
+			for _, it := range items {
+				if err != nil || it.err != nil || !it.made() {
+					t.Errorf("side %d, round %d: job %s: made %v, %v, %v", side, round, it.end.fence.Job, it.made(), it.err, err)
+				}
+			}
+		}
+	})
+	var runs int
+	if err := a.read.Get(&runs, "SELECT count(DISTINCT job_id) FROM run_log WHERE outcome = 'succeeded'"); err != nil || runs != len(f) {
+		t.Errorf("%d jobs are logged, want %d, %v", runs, len(f), err)
+	}
+}

@@ -253,7 +253,8 @@ SELECT * FROM {{rows text timestamptz}}
 )
 
 // endTogether records the outcomes that leave nothing behind but themselves:
-// those of ordinary attempts that have none yet, without evidence of trouble.
+// those of ordinary attempts that have none yet, without evidence of trouble. What it
+// writes for a success, sqlPGSucceed writes too.
 func (t *tx) endTogether(items []*item) error {
 	ends, jobs, err := t.plainEnds(items)
 	if err != nil || len(ends) == 0 {
