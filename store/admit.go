@@ -210,7 +210,8 @@ func (t *tx) input(live []workerRow, free int) (in admission.Input, trial *trial
 	if in.Due, rest, err = t.dueHeads(cfg, in, trialHeads(candidates), free); err != nil {
 		return in, nil, rest, err
 	}
-	return in, chooseTrial(&in, rows, candidates), rest, nil
+	trial = chooseTrial(&in, rows, candidates)
+	return in, trial, rest, nil
 }
 
 // snapshot is input for readers, who may keep and change it: one job of each class,
