@@ -14,6 +14,7 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/service"
+	"github.com/lanegate/lanegate/store/pgtest"
 )
 
 // keyed is a submission under a key, as plain as can be.
@@ -355,5 +356,53 @@ func TestPostgresClassIsLockedForLong(t *testing.T) {
 	}
 	if n := countJobs(t, s); n != 0 {
 		t.Errorf("%d jobs", n)
+	}
+}
+
+// The commit comes behind the answer's row: when it fails, nobody is told that the
+// change was made, neither of a submission nor of an outcome.
+func TestPostgresCommitFailsBehindTheRow(t *testing.T) {
+	t.Parallel()
+	server := pgtest.New(t)
+	s := newStore(t, Options{Path: server.URL("test")})
+	addWide(t, s, 1, 1)
+	mustRegister(t, s, "w")
+	if _, err := s.Submit(t.Context(), keyed(t, "wide-00", "before")); err != nil {
+		t.Fatal(err)
+	}
+	res, err := s.Admit(t.Context(), service.Ask{Worker: "w", Free: 1})
+	if err != nil || len(res.Grants) != 1 {
+		t.Fatalf("%d grants, %v", len(res.Grants), err)
+	}
+	fence := res.Grants[0].Attempt.Fence()
+	for _, q := range []string{
+		`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused at the commit'; END $$`,
+		`CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`,
+	} {
+		if _, err := s.write.Exec(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if res, err := s.Submit(t.Context(), keyed(t, "wide-00", "refused")); err == nil {
+		t.Errorf("a submission whose commit failed is answered with %+v", res)
+	}
+	end := lanegate.Ending{Outcome: lanegate.Succeeded, Duration: time.Second}
+	if ended, err := s.EndAttempt(t.Context(), fence, end); err == nil {
+		t.Errorf("an outcome whose commit failed is answered with %+v", ended)
+	}
+	if n := countJobs(t, s); n != 1 {
+		t.Errorf("%d jobs, want the one before", n)
+	}
+	if d, err := s.Job(t.Context(), fence.Job); err != nil || d.State != lanegate.StateRunning {
+		t.Errorf("the job is %s, %v", d.State, err)
+	}
+	if _, err := s.write.Exec("DROP TRIGGER refuse ON jobs"); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := s.Submit(t.Context(), keyed(t, "wide-00", "refused")); err != nil || res.Replayed {
+		t.Errorf("after it the same submission is answered with %+v, %v", res, err)
+	}
+	if ended, err := s.EndAttempt(t.Context(), fence, end); err != nil || ended.Job.State != lanegate.StateSucceeded || ended.Repeated {
+		t.Errorf("after it the same outcome is answered with %+v, %v", ended, err)
 	}
 }

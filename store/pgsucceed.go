@@ -168,13 +168,16 @@ func (g *group) pgSucceed(items []*item) {
 		return
 	}
 	var res succeeded
-	_, err := g.pgOnce("record outcomes", sqlPGSucceed, pgSucceedArgs(list), &res.at, &res.n, &res.classes, &res.lanes, &res.failures, &res.losses)
+	found, err := g.pgOnce("record outcomes", sqlPGSucceed, pgSucceedArgs(list), &res.at, &res.n, &res.classes, &res.lanes, &res.failures, &res.losses)
 	if err != nil {
 		for _, it := range list {
 			it.err = err
 			it.answer()
 		}
 		return
+	}
+	if !found {
+		return // what was scanned came before the server changed its mind
 	}
 	for i, n := range res.n {
 		e := list[n-1].end
