@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,22 +12,27 @@ import (
 
 // writes counts what is written, and in how many pieces.
 type writes struct {
-	text   bytes.Buffer
-	pieces int
+	mu     sync.Mutex
+	text   bytes.Buffer // guarded by mu
+	pieces int          // guarded by mu
 }
 
 func (w *writes) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.pieces++
 	return w.text.Write(b)
 }
 
-func (w *writes) said() string {
+func (w *writes) said() (text string, bytes, pieces int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var out []string
 	for line := range strings.Lines(w.text.String()) {
 		_, msg, _ := strings.Cut(strings.TrimSpace(line), "msg=")
 		out = append(out, msg)
 	}
-	return strings.Join(out, " ")
+	return strings.Join(out, " "), w.text.Len(), w.pieces
 }
 
 func TestLinesAboutRequestsAreWrittenTogether(t *testing.T) {
@@ -38,8 +44,8 @@ func TestLinesAboutRequestsAreWrittenTogether(t *testing.T) {
 		want := func(when, said string, pieces int) {
 			t.Helper()
 			synctest.Wait()
-			if w.said() != said || w.pieces != pieces {
-				t.Errorf("%s the log has %q in %d pieces, want %q in %d", when, w.said(), w.pieces, said, pieces)
+			if text, _, n := w.said(); text != said || n != pieces {
+				t.Errorf("%s the log has %q in %d pieces, want %q in %d", when, text, n, said, pieces)
 			}
 		}
 		access.Info("a")
@@ -69,8 +75,8 @@ func TestLinesAboutRequestsDoNotPileUp(t *testing.T) {
 		for range 8 {
 			access.LogAttrs(t.Context(), slog.LevelInfo, "request", rest)
 		}
-		if n := w.text.Len(); w.pieces != 1 || n > accessBytes || n < accessBytes/2 {
-			t.Errorf("after more than %d bytes %d are written, in %d pieces", accessBytes, n, w.pieces)
+		if _, n, pieces := w.said(); pieces != 1 || n > accessBytes || n < accessBytes/2 {
+			t.Errorf("after more than %d bytes %d are written, in %d pieces", accessBytes, n, pieces)
 		}
 		time.Sleep(2 * accessDelay) // ends the timer
 	})
