@@ -67,11 +67,7 @@ func (a *pgArray) element(typ oid.Oid, v any) error {
 		}
 	case []byte:
 		if typ == oid.T_bytea {
-			if v == nil {
-				a.null()
-			} else {
-				a.bytes(v)
-			}
+			a.blob(v)
 			return nil
 		}
 	case int64:
@@ -114,6 +110,15 @@ func (a *pgArray) bytes(b []byte) {
 	*a = append(*a, b...)
 }
 
+// blob appends bytes; nil is null.
+func (a *pgArray) blob(b []byte) {
+	if b == nil {
+		a.null()
+		return
+	}
+	a.bytes(b)
+}
+
 // pgEpoch is the zero of PostgreSQL's times, which count microseconds.
 var pgEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -126,92 +131,53 @@ func (a *pgArray) dbTime(d dbTime) {
 	a.number(d.t.UnixMicro() - pgEpoch.UnixMicro())
 }
 
-// textColumn is the array of what of says for 0 … n−1. Where all are empty it is the
-// array without elements, for which unnest beside longer ones gives nulls.
-func textColumn(n int, of func(i int) string) []byte {
-	size := 0
-	for i := range n {
-		size += len(of(i))
-	}
-	if size == 0 {
-		return emptyPGArray(oid.T_text)
-	}
-	a := newPGArray(oid.T_text, n, size)
-	for i := range n {
-		a.text(of(i))
-	}
-	return a
-}
-
-// bytesColumn is the same for bytes.
-func bytesColumn(n int, of func(i int) []byte) []byte {
-	size := 0
-	for i := range n {
-		size += len(of(i))
-	}
-	if size == 0 {
-		return emptyPGArray(oid.T_bytea)
-	}
-	a := newPGArray(oid.T_bytea, n, size)
-	for i := range n {
-		a.bytes(of(i))
-	}
-	return a
-}
-
-// timeColumn is the same for times, whose empty value is the zero one.
-func timeColumn(n int, of func(i int) dbTime) []byte {
-	some := false
-	for i := range n {
-		some = some || !of(i).t.IsZero()
-	}
-	if !some {
-		return emptyPGArray(oid.T_timestamptz)
-	}
-	a := newPGArray(oid.T_timestamptz, n, 8*n)
-	for i := range n {
-		a.dbTime(of(i))
-	}
-	return a
-}
-
-// numberColumn is the same for numbers, of which some may be null: then ok is false.
-func numberColumn(n int, of func(i int) (v int64, ok bool)) []byte {
+// columnArray is the array of what of says for 0 … n−1. Where all are empty it is the array
+// without elements, for which unnest beside longer ones gives nulls.
+func columnArray[T any](typ oid.Oid, n int, of func(i int) T, empty func(T) bool, put func(*pgArray, T)) []byte {
 	some := false
 	for i := 0; i < n && !some; i++ {
-		_, some = of(i)
+		some = !empty(of(i))
 	}
 	if !some {
-		return emptyPGArray(oid.T_int8)
+		return emptyPGArray(typ)
 	}
-	a := newPGArray(oid.T_int8, n, 8*n)
+	a := newPGArray(typ, n, 16*n)
 	for i := range n {
-		if v, ok := of(i); ok {
-			a.number(v)
-		} else {
-			a.null()
-		}
+		put(&a, of(i))
 	}
 	return a
 }
 
-// blobColumn is the same for bytes of which nil ones are null and empty ones are not.
+func textColumn(n int, of func(i int) string) []byte {
+	return columnArray(oid.T_text, n, of, func(s string) bool { return s == "" }, (*pgArray).text)
+}
+
+func bytesColumn(n int, of func(i int) []byte) []byte {
+	return columnArray(oid.T_bytea, n, of, func(b []byte) bool { return len(b) == 0 }, (*pgArray).bytes)
+}
+
+// blobColumn is for bytes of which nil ones are null and empty ones are not.
 func blobColumn(n int, of func(i int) []byte) []byte {
-	some, size := false, 0
-	for i := range n {
-		b := of(i)
-		some, size = some || b != nil, size+len(b)
+	return columnArray(oid.T_bytea, n, of, func(b []byte) bool { return b == nil }, (*pgArray).blob)
+}
+
+func timeColumn(n int, of func(i int) dbTime) []byte {
+	return columnArray(oid.T_timestamptz, n, of, func(d dbTime) bool { return d.t.IsZero() }, (*pgArray).dbTime)
+}
+
+// numberColumn is for numbers of which some may be null: then ok is false.
+func numberColumn(n int, of func(i int) (v int64, ok bool)) []byte {
+	type number struct {
+		v  int64
+		ok bool
 	}
-	if !some {
-		return emptyPGArray(oid.T_bytea)
-	}
-	a := newPGArray(oid.T_bytea, n, size)
-	for i := range n {
-		if b := of(i); b != nil {
-			a.bytes(b)
-		} else {
-			a.null()
-		}
-	}
-	return a
+	return columnArray(oid.T_int8, n, func(i int) number { v, ok := of(i); return number{v, ok} },
+		func(v number) bool { return !v.ok },
+		func(a *pgArray, v number) {
+			if v.ok {
+				a.number(v.v)
+			} else {
+				a.null()
+			}
+		})
 }

@@ -23,11 +23,9 @@ SELECT 'lane', name, last_served_at, queue_seen_at, '', '', '', '', '', 0, FALSE
 SELECT 'blocked', job_id, since, NULL, '', '', '', '', '', 0, FALSE
   FROM blocked_heads
  UNION ALL
-SELECT 'next', '', (SELECT ready_at
-                      FROM jobs {{use jobs_ready_idx}}
-                     WHERE state = 'queued' AND NOT due
-                     ORDER BY ready_at
-                     LIMIT 1), NULL, '', '', '', '', '', 0, FALSE`
+SELECT 'next', '', (` + sqlNextReady + `), NULL, '', '', '', '', '', 0, FALSE`
+	standOfWorker = `
+SELECT 'worker', id, NULL, NULL, '', coalesce(CAST(lanes AS text), ''), CAST(commands AS text), agent, '', slots, draining`
 	// Admission keeps the asking worker from being declared dead, not from beating.
 	// Its row is the locked one, read behind the wait. The other rows may be older by
 	// that wait, but nothing starts meanwhile: the admission row is locked.
@@ -36,12 +34,10 @@ SELECT 'next', '', (SELECT ready_at
     SELECT ` + workerColumns + `
       FROM workers
      WHERE id = $1 {{share}})` + sqlReadStands + `
- UNION ALL
-SELECT 'worker', id, NULL, NULL, '', coalesce(CAST(lanes AS text), ''), CAST(commands AS text), agent, '', slots, draining
+ UNION ALL` + standOfWorker + `
   FROM me
  WHERE ended_at IS NULL
- UNION ALL
-SELECT 'worker', id, NULL, NULL, '', coalesce(CAST(lanes AS text), ''), CAST(commands AS text), agent, '', slots, draining
+ UNION ALL` + standOfWorker + `
   FROM workers
  WHERE ended_at IS NULL AND id <> $1`
 )
