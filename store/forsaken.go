@@ -18,7 +18,7 @@ SELECT id
   FROM jobs {{use jobs_worker_idx}}
  WHERE state = 'queued' AND worker <> ''
    AND NOT EXISTS (SELECT 1 FROM workers AS w WHERE w.id = jobs.worker AND w.ended_at IS NULL)
- ORDER BY id`
+ ORDER BY worker, id` // the index's order
 )
 
 // cancelForsaken cancels the queued jobs that q lists: only a worker that is gone

@@ -20,6 +20,33 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 	// be enough elsewhere.
 	server := pgtest.New(t, "parallel_setup_cost=0", "parallel_tuple_cost=0", "min_parallel_table_scan_size=0", "min_parallel_index_scan_size=0")
 	s := newStore(t, Options{Path: server.URL("test")})
+	checkBusyPlans(t, s)
+}
+
+// Statistics are of a moment: where jobs mostly run at once, none is queued when the
+// tables are measured, and an index of all queued jobs looks as good as the lines'.
+func TestPostgresPlansMadeWhenNothingWasQueued(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, Options{Path: pgtest.New(t, "autovacuum=off").URL("test")})
+	for _, q := range []string{
+		`INSERT INTO jobs (id, class, client, state, submitted_at, ready_at, due, place_at, place_id)
+		 SELECT 'j' || to_char(i, 'FM0000000'), 'c' || i % 20, 'a', 'queued', now(), now(), true, now() + i * interval '1 ms', 'j' || to_char(i, 'FM0000000')
+		   FROM generate_series(1, 40000) AS i`,
+		`INSERT INTO attempts (job_id, number, token, class, lane, units, fingerprint, worker, ready_at, started_at, ended_at, outcome)
+		 SELECT id, 1, 't', class, 'serial', '{}', 'f', 'w', now(), now(), now(), 'succeeded' FROM jobs`,
+		"UPDATE jobs SET state = 'succeeded', finished_at = now()",
+		"ANALYZE",
+	} {
+		if _, err := s.write.ExecContext(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	checkBusyPlans(t, s)
+}
+
+// checkBusyPlans judges the plans of the busy statements as they would be made now.
+func checkBusyPlans(t *testing.T, s *Store) {
+	t.Helper()
 	for name, c := range map[string]struct {
 		sql, args, want string
 	}{
@@ -48,6 +75,8 @@ func TestPostgresPlansMadeForEmptyTables(t *testing.T) {
 		"end one":      {sqlEndAttempt, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "attempts_"},
 		"start one":    {sqlStartJob, "NULL, NULL, NULL, NULL, NULL", "jobs_"},
 		"held":         {sqlListHeld, "NULL", "Index Scan using attempts_"},
+		"forsaken":     {sqlListForsaken, "", "jobs_worker_idx"},
+		"forsaken by":  {sqlListForsakenBy, "NULL", "jobs_worker_idx"},
 	} {
 		plan := explainPrepared(t, s, "", s.d.sql(c.sql), c.args)
 		if !strings.Contains(plan, c.want) || strings.Contains(plan, "Seq Scan on jobs") || strings.Contains(plan, "Seq Scan on attempts") {
