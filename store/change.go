@@ -136,10 +136,18 @@ SELECT name
 SELECT id
   FROM job_classes
  WHERE id = $1 {{lock}}`
+	// The order leaves no other way to find that there is none.
 	sqlFindOpenJob = `
 SELECT id
-  FROM jobs {{use jobs_state_idx}}
- WHERE class = $1 AND state IN ('queued', 'running')
+  FROM (SELECT id
+          FROM jobs {{use jobs_state_idx}}
+         WHERE state = 'queued' AND class >= $1 AND class <= $1
+         ORDER BY class
+         LIMIT 1) AS queued
+ UNION ALL
+SELECT job_id
+  FROM attempts
+ WHERE class = $1 AND outcome IS NULL
  LIMIT 1`
 	sqlDeleteClass = `
 DELETE FROM job_classes

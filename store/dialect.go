@@ -50,6 +50,9 @@ type dialect struct {
 	// starts is heads with a number for each class, $1 being a JSON object of these;
 	// "" where LIMIT takes no column.
 	starts string
+	// groups reads the last $2 ids of each group of $1, a JSON list of listGroup, before
+	// an id: one index seek for each. Columns: i, id.
+	groups string
 	// reads is how a transaction of the read pool is begun, so that all its reads
 	// see one state.
 	reads sql.TxOptions

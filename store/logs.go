@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lanegate/lanegate"
@@ -238,16 +239,39 @@ func (s *Store) LastSuccess(ctx context.Context) (map[string]time.Time, error) {
 	return last, nil
 }
 
-// Ids of jobs grow with time, so the first by id is the first submitted.
-const sqlFirstWait = `
+// Ids of jobs grow with time, so the first by id is the first submitted. It is the
+// first of those in each state, whose order leaves no other index to find it by.
+var sqlFirstWait = `
 SELECT submitted_at, run_at
   FROM jobs
- WHERE class = $1 AND verification = ''
+ WHERE id = (SELECT min(id)
+               FROM (` + firstInStates() + `
+                     SELECT j.id
+                       FROM attempts AS a {{use attempts_in_flight_idx}}
+                       JOIN jobs AS j ON j.id = a.job_id
+                      WHERE a.class = $1 AND a.outcome IS NULL AND j.verification = '') AS firsts)
    AND NOT EXISTS (SELECT 1
                      FROM run_log
-                    WHERE class = $1 AND source = 'own' AND outcome NOT IN ('deferred', 'interrupted'))
- ORDER BY id
- LIMIT 1`
+                    WHERE class = $1 AND source = 'own' AND outcome NOT IN ('deferred', 'interrupted'))`
+
+// firstInStates selects the first job of class $1 in each state but running.
+func firstInStates() string {
+	var q strings.Builder
+	for _, state := range lanegate.States {
+		if state == lanegate.StateRunning {
+			continue
+		}
+		fmt.Fprintf(&q, `
+                     SELECT id
+                       FROM (SELECT id
+                               FROM jobs {{use jobs_state_idx}}
+                              WHERE state = '%s' AND class >= $1 AND class <= $1 AND verification = ''
+                              ORDER BY class, id
+                              LIMIT 1) AS %[1]s
+                      UNION ALL`, state)
+	}
+	return q.String()
+}
 
 // FirstWaits implements service.Store.
 func (s *Store) FirstWaits(ctx context.Context, classes []string) (map[string]time.Time, error) {

@@ -23,6 +23,9 @@ func migrate(ctx context.Context, db *sql.DB, dialect string, files fs.FS, log *
 	if _, err := compatible(ctx, db, p); err != nil {
 		return err
 	}
+	if err := announce(ctx, p, log); err != nil {
+		return err
+	}
 	results, err := p.Up(ctx)
 	for _, r := range results {
 		if r.Error == nil {
@@ -38,6 +41,19 @@ func migrate(ctx context.Context, db *sql.DB, dialect string, files fs.FS, log *
 		log.InfoContext(ctx, "a newer release has migrated the database, this one may use it", "version", newer)
 	}
 	return err
+}
+
+// announce says what a start may wait for: an index of a large table takes minutes.
+func announce(ctx context.Context, p *goose.Provider, log *slog.Logger) error {
+	have, err := p.GetDBVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("read the schema's version: %w", err)
+	}
+	sources := p.ListSources()
+	if newest := sources[len(sources)-1].Version; have > 0 && have < newest {
+		log.InfoContext(ctx, "migrating the database; with large tables this takes a while", "from", have, "to", newest)
+	}
+	return nil
 }
 
 const sqlOldestProgram = `

@@ -12,7 +12,7 @@ const (
 	sqlFindRunning = `
 SELECT id
   FROM jobs
- WHERE state = 'running' AND id IN (SELECT a.job_id FROM attempts AS a WHERE a.class = $1 AND a.outcome IS NULL)
+ WHERE state = 'running' AND class = $1 AND id IN (SELECT a.job_id FROM attempts AS a WHERE a.class = $1 AND a.outcome IS NULL)
    AND verification = '' AND id <> $2
  ORDER BY started_at, id
  LIMIT 1`

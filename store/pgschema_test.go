@@ -129,9 +129,13 @@ func TestPostgresStatementsUseTheirIndexes(t *testing.T) {
 		"running one":  {sqlFindRunning, []any{"class-001", ""}, "attempts_in_flight_idx"},
 		"key":          {sqlGetKey, []any{"c", "q1"}, "idempotency_keys_pkey"},
 		"lock jobs":    {sqlPGLockJobs, []any{textArray(map[string]bool{"q1": true, "q2": true})}, "jobs_pkey"},
-		"old jobs":     {sqlDeleteJobs, []any{old, now, 10}, "jobs_finished_idx"},
-		"runs":         {sqlListRuns, []any{now, 0, now, 10}, "run_log_ended_idx"},
-		"list, paged":  {"SELECT id FROM jobs WHERE class = $1 AND id < $2 ORDER BY id DESC LIMIT 10", []any{"class-001", "q9"}, "Scan Backward using jobs_"},
+		"old jobs":     {sqlListOld, []any{old, now, "q1", 10}, "Index Scan using jobs_pkey"},
+		"gone jobs":    {sqlDeleteJobs, []any{old, now, 10, `["q1","q2"]`}, "jobs_pkey"},
+		"old runs":     {sqlDeleteRuns, []any{old, 10}, "run_log_pkey"},
+		"runs":         {sqlListRuns, []any{now, 0, now, 10}, "run_log_pkey"},
+		"all runs":     {sqlListAllRuns, []any{now, 0, now, 10}, "run_log_pkey"},
+		"open job":     {sqlFindOpenJob, []any{"class-001"}, "Index Only Scan using jobs_state_class_idx"},
+		"first wait":   {sqlFirstWait, []any{"class-001"}, "Index Scan using jobs_state_class_idx"},
 		"trial runs":   {sqlListTrialRuns, []any{"v"}, "attempts_verification_idx"},
 		"made up":      {sqlListMadeUp, []any{"v"}, "Index Scan using attempts_"},
 		"failed by id": {sqlPGFindFailed, []any{textArray(map[string]bool{"c": true}), textArray(map[string]bool{"q1": true})}, "idempotency_keys_pkey"},
@@ -142,7 +146,7 @@ func TestPostgresStatementsUseTheirIndexes(t *testing.T) {
 			continue
 		}
 		plan := strings.Join(lines, "\n")
-		if !strings.Contains(plan, c.want) || strings.Contains(plan, "Seq Scan on jobs") || strings.Contains(plan, "Seq Scan on attempts") {
+		if !strings.Contains(plan, c.want) || strings.Contains(plan, "Seq Scan on jobs") || strings.Contains(plan, "Seq Scan on attempts") || strings.Contains(plan, "Seq Scan on run_log") {
 			t.Errorf("%s: plan\n%s\nlacks %q or reads a whole table", name, plan, c.want)
 		}
 	}

@@ -17,7 +17,7 @@ func postgresDialect() *dialect {
 		name: "postgres", now: "clock_timestamp()",
 		lock: "FOR UPDATE", share: "FOR KEY SHARE", skip: "FOR UPDATE SKIP LOCKED",
 		spans: sqlPGSpans, among: "= ANY (ARRAY(SELECT json_array_elements_text(CAST($4 AS json))))",
-		lockAdmission: sqlPGLockAdmission, heads: sqlPGHeads, starts: sqlPGLineStarts,
+		lockAdmission: sqlPGLockAdmission, heads: sqlPGHeads, starts: sqlPGLineStarts, groups: sqlPGGroups,
 		reads: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
 		sort:  sortPostgres, spent: spentPostgres, bulk: true, atOnce: (*group).pgAtOnce,
 		beginGroup: (*tx).pgBeginGroup, lockClass: (*tx).pgLockClass, lockGrants: (*tx).pgLockGrants, ready: (*tx).pgReady,
@@ -54,6 +54,18 @@ SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
                       ORDER BY h.first_at, h.place_at, h.place_id
                       LIMIT CAST(want.n AS bigint)) AS j
  ORDER BY j.class, j.first_at, j.place_at, j.place_id`
+	// The comparison of rows and their order leave no other index to read it by, such
+	// as that of the keys, which may have a backlog in between. (A scan does not end by
+	// the second column of such a comparison, so the lower bound is a plain one.)
+	sqlPGGroups = `
+SELECT given.i, j.id
+  FROM json_to_recordset(CAST($1 AS json)) AS given (i bigint, state text, class text, before text)
+ CROSS JOIN LATERAL (SELECT h.id
+                       FROM jobs AS h
+                      WHERE h.state = given.state AND (h.class, h.id) < (given.class, given.before) AND h.class >= given.class
+                        AND h.state <> 'running'
+                      ORDER BY h.class DESC, h.id DESC
+                      LIMIT $2) AS j`
 )
 
 // sortPostgres sorts a driver error by its SQLSTATE. A wait for a lock that took

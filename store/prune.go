@@ -13,28 +13,38 @@ const keyKept = 7 * 24 * time.Hour
 // workerKept is how long the row of a worker that has left stays, for people.
 const workerKept = 7 * 24 * time.Hour
 
+// pruneStep is how many jobs are looked at in one read.
+const pruneStep = 1000
+
 const (
-	// Old finished jobs, by the same rule in each statement of one transaction. One
-	// that somebody is about to revive is left alone.
-	sqlOld    = `finished_at < $1 AND (idempotency_key = '' OR submitted_at < $2)`
-	sqlOldEnd = `
- ORDER BY finished_at, id
+	// Old finished jobs, by the same rule in each statement.
+	sqlOld = `finished_at < $1 AND (idempotency_key = '' OR submitted_at < $2)`
+	// Ids grow with the time of submission: behind old jobs are younger ones.
+	sqlListOld = `
+SELECT id, submitted_at < $1 AS early, coalesce(` + sqlOld + `, false) AS old
+  FROM jobs
+ WHERE id > $3
+ ORDER BY id
+ LIMIT $4`
+	// Of those that were listed. One that somebody is about to revive is left alone.
+	sqlStillOld = `id {{among}} AND ` + sqlOld + `
+ ORDER BY id
  LIMIT $3 {{skip}}`
 	sqlDeleteKeys = `
 DELETE FROM idempotency_keys
- WHERE (client, key) IN (SELECT client, idempotency_key FROM jobs WHERE ` + sqlOld + sqlOldEnd + `)`
+ WHERE (client, key) IN (SELECT client, idempotency_key FROM jobs WHERE ` + sqlStillOld + `)`
 	// The key goes first: a key without its job would answer nothing for ever.
 	sqlDeleteJobs = `
 DELETE FROM jobs
- WHERE id IN (SELECT id FROM jobs WHERE ` + sqlOld + ` AND NOT EXISTS
-              (SELECT 1 FROM idempotency_keys AS k WHERE k.client = jobs.client AND k.key = jobs.idempotency_key)` + sqlOldEnd + `)`
+ WHERE id IN (SELECT id FROM jobs WHERE NOT EXISTS
+              (SELECT 1 FROM idempotency_keys AS k WHERE k.client = jobs.client AND k.key = jobs.idempotency_key) AND ` + sqlStillOld + `)`
 	sqlDeleteRuns = `
 DELETE FROM run_log
- WHERE id IN (SELECT id
-                FROM run_log
-               WHERE ended_at < $1
-               ORDER BY ended_at, id
-               LIMIT $2)`
+ WHERE (ended_at, id) IN (SELECT ended_at, id
+                            FROM run_log
+                           WHERE ended_at < $1
+                           ORDER BY ended_at, id
+                           LIMIT $2)`
 	sqlDeleteWorkers = `
 DELETE FROM workers
  WHERE ended_at < $1 AND NOT EXISTS (SELECT 1 FROM attempts AS a WHERE a.worker = workers.id AND a.outcome IS NULL)`
@@ -47,15 +57,15 @@ func (s *Store) Prune(ctx context.Context, jobsBefore, logBefore time.Time, limi
 	if limit <= 0 {
 		return 0, fmt.Errorf("prune: the limit must be at least 1, not %d", limit)
 	}
+	ids, err := s.oldJobs(ctx, jobsBefore, limit)
+	if err != nil {
+		return 0, err
+	}
 	var gone int64
-	err := s.inTx(ctx, "prune", func(t *tx) error {
-		old := []any{at(jobsBefore), at(t.at.Add(-keyKept)), limit}
-		if _, err := t.exec(sqlDeleteKeys, old...); err != nil {
-			return fmt.Errorf("delete old keys: %w", err)
-		}
-		jobs, err := t.exec(sqlDeleteJobs, old...)
+	err = s.inTx(ctx, "prune", func(t *tx) error {
+		jobs, err := t.deleteOld(ids, jobsBefore, limit)
 		if err != nil {
-			return fmt.Errorf("delete old jobs: %w", err)
+			return err
 		}
 		runs, err := t.exec(sqlDeleteRuns, at(logBefore), limit-int(jobs))
 		if err != nil {
@@ -68,4 +78,66 @@ func (s *Store) Prune(ctx context.Context, jobsBefore, logBefore time.Time, limi
 		return nil
 	})
 	return int(gone), err
+}
+
+// deleteOld deletes those of some jobs that are old still, and their keys.
+func (t *tx) deleteOld(ids []string, before time.Time, limit int) (int64, error) {
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	args := []any{at(before), at(t.at.Add(-keyKept)), limit, dbJSON[[]string]{ids}}
+	if _, err := t.exec(sqlDeleteKeys, args...); err != nil {
+		return 0, fmt.Errorf("delete old keys: %w", err)
+	}
+	n, err := t.exec(sqlDeleteJobs, args...)
+	if err != nil {
+		return 0, fmt.Errorf("delete old jobs: %w", err)
+	}
+	return n, nil
+}
+
+type oldRow struct {
+	ID    string `db:"id"`
+	Early bool   `db:"early"`
+	Old   bool   `db:"old"`
+}
+
+// oldJobs finds up to limit jobs to be pruned, along the keys: from behind the last
+// ones that were found, until all were submitted too late, and then from the first up
+// to where it began. So jobs that stay in front, such as those that wait for next
+// year, are passed once a round, not at each call, and none behind them is missed.
+func (s *Store) oldJobs(ctx context.Context, before time.Time, limit int) (ids []string, err error) {
+	var began string
+	if p := s.pruned.Swap(nil); p != nil {
+		began = *p
+	}
+	for after, last := began, began == ""; ; {
+		var rows []oldRow
+		err := s.inRead(ctx, "find old jobs", func(t *tx) error {
+			return t.all(&rows, sqlListOld, at(before), at(t.at.Add(-keyKept)), after, pruneStep)
+		})
+		if err != nil {
+			return nil, err
+		}
+		early := false
+		for _, r := range rows {
+			if last && began != "" && r.ID > began {
+				return ids, nil
+			}
+			if early = early || r.Early; r.Old {
+				ids = append(ids, r.ID)
+			}
+			if after = r.ID; len(ids) == limit {
+				s.pruned.Store(&after)
+				return ids, nil
+			}
+		}
+		switch {
+		case early && len(rows) == pruneStep:
+		case last:
+			return ids, nil
+		default:
+			after, last = "", true
+		}
+	}
 }

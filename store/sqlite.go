@@ -27,7 +27,7 @@ func sqliteDialect(clock func() time.Time) *dialect {
 	return &dialect{
 		name: "sqlite", now: "NULL", lock: "", use: "INDEXED BY $1", plain: "+", clock: clock,
 		spans: sqlSQLiteSpans, among: "IN (SELECT value FROM json_each($4))",
-		lockAdmission: sqlReadAdmission, heads: sqlSQLiteHeads, ready: (*tx).listReady, reads: sql.TxOptions{ReadOnly: true}, sort: sortSQLite,
+		lockAdmission: sqlReadAdmission, heads: sqlSQLiteHeads, groups: sqlSQLiteGroups, ready: (*tx).listReady, reads: sql.TxOptions{ReadOnly: true}, sort: sortSQLite,
 	}
 }
 
@@ -43,6 +43,16 @@ SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
                  ORDER BY h.first_at, h.place_at, h.place_id
                  LIMIT $2)
  ORDER BY j.class, j.first_at, j.place_at, j.place_id`
+
+const sqlSQLiteGroups = `
+SELECT given.value ->> 'i' AS i, j.id
+  FROM json_each($1) AS given
+ CROSS JOIN jobs AS j
+    ON j.id IN (SELECT h.id
+                  FROM jobs AS h INDEXED BY jobs_state_idx
+                 WHERE h.state = given.value ->> 'state' AND h.class = given.value ->> 'class' AND h.id < given.value ->> 'before'
+                 ORDER BY h.id DESC
+                 LIMIT $2)`
 
 const sqlSQLiteSpans = `SELECT value ->> 'i' AS i, value ->> 'from_first' AS from_first, value ->> 'from_at' AS from_at, value ->> 'from_id' AS from_id,
                                value ->> 'to_first' AS to_first, value ->> 'to_at' AS to_at, value ->> 'to_id' AS to_id,

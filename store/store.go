@@ -129,6 +129,8 @@ type Store struct {
 	// lines is how many classes had jobs in line at the last admission, another guess.
 	lines   atomic.Int64
 	blocked blockedHeads
+	// pruned is the last job that retention has found, nil to begin with the first.
+	pruned atomic.Pointer[string]
 	// jitter is a random number in [0,1) for backoffs.
 	jitter func() float64
 

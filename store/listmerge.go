@@ -1,0 +1,212 @@
+package store
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+)
+
+const (
+	// listGroups is how many groups are merged; a list of more goes along the keys.
+	listGroups = 2000
+	// groupLeast is how many ids are read of a group at a time, at least.
+	groupLeast = 8
+)
+
+// listGroup are the jobs of one class in one state, or all that run, as far as a page
+// has read their ids.
+type listGroup struct {
+	I      int            `json:"i"` // its place among those that are read together
+	State  lanegate.State `json:"state"`
+	Class  string         `json:"class"` // "" for those that run
+	Before string         `json:"before"`
+
+	ids  []string // read and not handed out, newest first
+	done bool     // there are no more than these
+}
+
+// The classes that have a job in a state, by a seek for each.
+const sqlListClassesIn = `
+  WITH RECURSIVE found (class) AS (
+         SELECT (SELECT max(class)
+                   FROM jobs {{use jobs_state_idx}}
+                  WHERE state = $1 AND state <> 'running')
+          UNION ALL
+         SELECT (SELECT max(j.class)
+                   FROM jobs AS j {{use jobs_state_idx}}
+                  WHERE j.state = $1 AND j.state <> 'running' AND j.class < found.class)
+           FROM found
+          WHERE found.class IS NOT NULL)
+SELECT class
+  FROM found
+ WHERE class IS NOT NULL
+ LIMIT $2`
+
+// groupsOf names the groups that hold all jobs of a filter's states and classes. all:
+// it has neither, or too many.
+func (t *tx) groupsOf(f service.JobFilter) (groups []*listGroup, all bool, err error) {
+	states := distinct(f.States)
+	if len(states) == 0 || len(states) == len(lanegate.States) {
+		if f.Classes == nil {
+			return nil, true, nil
+		}
+		states = lanegate.States
+	}
+	classes := distinct(f.Classes)
+	for _, state := range states {
+		if state == lanegate.StateRunning {
+			groups = append(groups, &listGroup{State: state})
+			continue
+		}
+		if f.Classes == nil {
+			classes = nil
+			if err := t.all(&classes, sqlListClassesIn, state, listGroups+1); err != nil {
+				return nil, false, err
+			}
+		}
+		for _, class := range classes {
+			groups = append(groups, &listGroup{State: state, Class: class})
+		}
+		if len(groups) > listGroups {
+			return nil, true, nil
+		}
+	}
+	return groups, false, nil
+}
+
+func distinct[T cmp.Ordered](values []T) []T {
+	return slices.Compact(slices.Sorted(slices.Values(values)))
+}
+
+// listMerged reads a page of groups, as listAll does of all jobs: their ids in one
+// order, and then the rows.
+func (t *tx) listMerged(f service.JobFilter, groups []*listGroup) (rows []jobRow, end string, err error) {
+	for _, g := range groups {
+		g.Before = cmp.Or(f.Before, afterAll)
+	}
+	m := listMerge{t: t, groups: groups}
+	some := f.Limit + 1 // more are sought at a time when many were refused
+	for looked := 0; looked < listMost; {
+		ids, err := m.next(some)
+		if err != nil || len(ids) == 0 {
+			return rows, "", err
+		}
+		looked += len(ids)
+		for part := range slices.Chunk(ids, some) {
+			q, args := listRows(f, part)
+			var more []jobRow
+			if err := t.all(&more, q, args...); err != nil {
+				return nil, "", err
+			}
+			if rows = append(rows, more...); len(rows) > f.Limit {
+				return rows, "", nil
+			}
+			if len(more) < len(part) {
+				some = min(2*some, listStep)
+			} else {
+				some = f.Limit + 1 - len(rows)
+			}
+		}
+		end = ids[len(ids)-1]
+	}
+	return rows, end, nil
+}
+
+// listRows reads those of some jobs that a filter takes.
+func listRows(f service.JobFilter, ids []string) (string, []any) {
+	var p params
+	where := listWhere(&p, f)
+	if where == "" {
+		where = "\n WHERE "
+	} else {
+		where += " AND "
+	}
+	return "SELECT " + jobColumns + "\n  FROM jobs" + where + "id IN " + list(&p, ids) + "\n ORDER BY id DESC", p
+}
+
+// listMerge hands out the ids of groups in one order, newest first. It reads of each
+// group only as far as it must in order to know that nothing comes in between.
+type listMerge struct {
+	t      *tx
+	groups []*listGroup
+}
+
+// next hands out ids, in order and without a gap behind those before, about as many as
+// are wanted; none: that was all.
+func (m *listMerge) next(want int) ([]string, error) {
+	var empty []*listGroup
+	for _, g := range m.groups {
+		if len(g.ids) == 0 && !g.done {
+			empty = append(empty, g)
+		}
+	}
+	if len(empty) > 0 {
+		if err := m.t.readGroups(empty, min(max(want, groupLeast), groupLeast+2*want/len(empty))); err != nil {
+			return nil, err
+		}
+	}
+	// Below the last id of a group that goes on, others are not whole.
+	var known string
+	for _, g := range m.groups {
+		if !g.done {
+			known = max(known, g.ids[len(g.ids)-1])
+		}
+	}
+	var ids []string
+	for _, g := range m.groups {
+		n, _ := slices.BinarySearchFunc(g.ids, known, func(id, known string) int {
+			if id >= known {
+				return -1
+			}
+			return 1
+		})
+		ids, g.ids = append(ids, g.ids[:n]...), g.ids[n:]
+	}
+	slices.SortFunc(ids, func(a, b string) int { return cmp.Compare(b, a) })
+	return ids, nil
+}
+
+// Running jobs have an attempt in flight each, and those are few.
+const sqlListRunning = `
+SELECT job_id
+  FROM attempts {{use attempts_in_flight_idx}}
+ WHERE outcome IS NULL AND job_id < $1
+ ORDER BY job_id DESC
+ LIMIT $2`
+
+// readGroups reads the next n ids of each of some groups.
+func (t *tx) readGroups(groups []*listGroup, n int) error {
+	var waiting []*listGroup
+	for _, g := range groups {
+		if g.State == lanegate.StateRunning {
+			if err := t.all(&g.ids, sqlListRunning, g.Before, n); err != nil {
+				return err
+			}
+			continue
+		}
+		g.I = len(waiting)
+		waiting = append(waiting, g)
+	}
+	if len(waiting) > 0 {
+		var rows []struct {
+			I  int    `db:"i"`
+			ID string `db:"id"`
+		}
+		if err := t.all(&rows, t.s.d.groups, dbJSON[[]*listGroup]{waiting}, n); err != nil {
+			return err
+		}
+		for _, r := range rows {
+			g := waiting[r.I]
+			g.ids = append(g.ids, r.ID)
+		}
+	}
+	for _, g := range groups {
+		slices.SortFunc(g.ids, func(a, b string) int { return cmp.Compare(b, a) })
+		if g.done = len(g.ids) < n; !g.done {
+			g.Before = g.ids[n-1]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lanegate/lanegate"
+	"github.com/lanegate/lanegate/service"
+)
+
+// mixed makes jobs of twelve classes, in which states alternate, and returns them
+// with the last first.
+func (e *env) mixed() (all []lanegate.Job) {
+	e.Helper()
+	e.width(10)
+	for i := range 12 {
+		e.class(fmt.Sprintf("m%02d", i), parallel(5), attempts(1, time.Hour))
+	}
+	w := e.worker()
+	later := runAt(time.Now().Add(time.Hour)) // which nobody starts
+	for i := range 60 {
+		class := fmt.Sprintf("m%02d", i*i%12)
+		switch (i + i/7) % 5 {
+		case 0, 1:
+			all = append(all, e.submit(class, later).Job)
+		case 2:
+			j, err := e.s.Cancel(e.ctx(), e.submit(class, later).Job.ID, "ada")
+			e.must(err)
+			all = append(all, j)
+		case 3:
+			id := e.submit(class).Job.ID
+			all = append(all, e.end(e.start(w, id)[0], lanegate.Failed).Job)
+		case 4:
+			class = fmt.Sprintf("m%02d", i%12)
+			id := e.submit(class).Job.ID
+			g := e.start(w, id)[0]
+			all = append(all, g.Job)
+			if i > 20 { // the others go on
+				all[len(all)-1] = e.end(g, lanegate.Succeeded).Job
+			}
+		}
+	}
+	slices.Reverse(all)
+	return all
+}
+
+var listCases = []testCase{
+	{"lists of any states and classes have each job once, in order, in pages of any size", func(e *env) {
+		all := e.mixed()
+		states := [][]lanegate.State{nil, lanegate.States, {lanegate.StateQueued, lanegate.StateFailed}, {lanegate.StateRunning, lanegate.StateSucceeded}}
+		for _, s := range lanegate.States {
+			states = append(states, []lanegate.State{s})
+		}
+		found := 0
+		for _, of := range states {
+			for _, in := range [][]string{nil, {"m04"}, {"m01", "m01", "m09", "none"}, {"m00", "m01", "m02", "m03", "m04", "m05", "m06", "m07", "m08", "m09", "m10", "m11"}} {
+				var want []string
+				for _, j := range all {
+					if (of == nil || slices.Contains(of, j.State)) && (in == nil || slices.Contains(in, j.Class)) {
+						want = append(want, j.ID)
+					}
+				}
+				found += len(want)
+				for _, limit := range []int{1, 3, 50} {
+					var got []string
+					f := service.JobFilter{States: of, Classes: in, Limit: limit}
+					for more := true; more; more = f.Before != "" {
+						page, next, err := e.s.Jobs(e.ctx(), f)
+						e.must(err)
+						for _, j := range page {
+							got = append(got, j.ID)
+						}
+						if full := min(limit, len(want)-len(got)+len(page)); len(page) != full || (next != "") != (len(got) < len(want)) {
+							e.Fatalf("states %v, classes %v: a page of %d jobs, want %d; goes on before %q", of, in, len(page), full, next)
+						}
+						f.Before = next
+					}
+					if !slices.Equal(got, want) {
+						e.Errorf("states %v, classes %v, %d a page: got %v, want %v", of, in, limit, got, want)
+					}
+				}
+			}
+		}
+		if found < 5*len(all) {
+			e.Errorf("only %d jobs were asked for", found)
+		}
+	}},
+	{"a job whose class is gone is listed by its class and its state", func(e *env) {
+		e.class("gone", attempts(1, time.Hour))
+		e.class("stays")
+		id := e.submit("gone").Job.ID
+		e.end(e.start(e.worker(), id)[0], lanegate.Failed)
+		e.submit("stays")
+		e.must(e.s.Change(e.ctx(), func(tx service.ConfigTx) error { return tx.DeleteClass("gone") }))
+		for _, f := range []service.JobFilter{{Classes: []string{"gone"}}, {States: []lanegate.State{lanegate.StateFailed}}} {
+			jobs, _, err := e.s.Jobs(e.ctx(), f)
+			e.must(err)
+			if len(jobs) != 1 || jobs[0].ID != id {
+				e.Errorf("%+v: %d jobs, want the one", f, len(jobs))
+			}
+		}
+	}},
+}
+
+var pruneCases = []testCase{
+	{"pruning passes what stays in front, and comes back for it", func(e *env) {
+		e.class("c")
+		e.class("waits")
+		w := e.worker()
+		front := e.submit("waits", runAt(time.Now().Add(time.Hour))).Job.ID
+		for range 3 {
+			e.end(e.start(w, e.submit("c").Job.ID)[0], lanegate.Succeeded)
+		}
+		past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+		prune := func(what string, before time.Time, limit, want int) {
+			e.Helper()
+			n, err := e.s.Prune(e.ctx(), before, past, limit)
+			e.must(err)
+			equal(e, what, n, want)
+		}
+		prune("pruned behind a job that waits", future, 2, 2)
+		_, err := e.s.Cancel(e.ctx(), front, "ada")
+		e.must(err)
+		prune("pruned of what is young", past, 10, 0)
+		prune("pruned behind it, again", future, 1, 1)
+		prune("pruned behind those, and in front", future, 10, 1)
+		prune("pruned when all are gone", future, 10, 0)
+		for range 2 {
+			e.end(e.start(w, e.submit("c").Job.ID)[0], lanegate.Succeeded)
+			prune("pruned of what came later", future, 1, 1)
+		}
+	}},
+	{"pruning passes any number of jobs that stay", func(e *env) {
+		e.class("c")
+		e.class("waits")
+		for range 2 {
+			e.batch("waits", 1000)
+		}
+		w := e.worker()
+		first := e.admit(w).Grants[0] // the oldest of them
+		_, err := e.s.Cancel(e.ctx(), e.submit("c").Job.ID, "ada")
+		e.must(err)
+		n, err := e.s.Prune(e.ctx(), time.Now().Add(time.Hour), time.Now().Add(-time.Hour), 1)
+		e.must(err)
+		equal(e, "pruned behind 2,000 jobs", n, 1)
+		e.end(first, lanegate.Succeeded)
+		n, err = e.s.Prune(e.ctx(), time.Now().Add(time.Hour), time.Now().Add(-time.Hour), 10)
+		e.must(err)
+		equal(e, "pruned in front of them", n, 1)
+	}},
+}
