@@ -3,11 +3,13 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -259,4 +261,65 @@ func oldestAfter(t *testing.T, s *Store, version, least, most int64) int64 {
 		t.Errorf("after migration %d the oldest program is %d, want %d to %d", version, oldest, least, most)
 	}
 	return oldest
+}
+
+// Statements of the release before name indexes, without which SQLite refuses them.
+func TestSQLiteTakesStatementsOfTheReleaseBefore(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, Options{})
+	for _, q := range []string{
+		"SELECT id FROM jobs INDEXED BY jobs_state_idx WHERE (state, id) < ($1, $2) AND state >= $1 ORDER BY state DESC, id DESC LIMIT 3",
+		"SELECT id FROM jobs INDEXED BY jobs_class_idx WHERE (class, id) < ($1, $2) AND class >= $1 ORDER BY class DESC, id DESC LIMIT 3",
+		"SELECT id FROM jobs INDEXED BY jobs_state_idx WHERE class = $1 AND state IN ('queued', 'running') AND id < $2 LIMIT 1",
+	} {
+		var ids []string
+		if err := s.read.Select(&ids, q, "queued", "x"); err != nil {
+			t.Errorf("%s: %v", q, err)
+		}
+	}
+}
+
+// What a migration leaves when it breaks off is no obstacle for the next start, which
+// says that it may take a while.
+func TestPostgresIndexesAreBuiltAfterABreak(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, Options{Path: pgtest.New(t).URL("test"), MaxConns: 8})
+	p, err := migrator(s.write.DB, s.d.name, migrations.Postgres())
+	if err != nil {
+		t.Fatal(err)
+	}
+	indexes := func() (defs []string) {
+		t.Helper()
+		if err := s.write.Select(&defs, "SELECT indexdef FROM pg_indexes WHERE tablename IN ('jobs', 'run_log') ORDER BY 1"); err != nil {
+			t.Fatal(err)
+		}
+		return defs
+	}
+	want := indexes()
+	for name, left := range map[string]string{
+		"at the first index": "CREATE INDEX jobs_state_class_idx ON jobs (id)",
+		"at the key":         "DROP INDEX jobs_class_idx, jobs_finished_idx; CREATE UNIQUE INDEX run_log_key_idx ON run_log (ended_at, id)",
+		"behind the key": `CREATE UNIQUE INDEX run_log_key_idx ON run_log (ended_at, id);
+ALTER TABLE run_log DROP CONSTRAINT run_log_pkey, ADD CONSTRAINT run_log_pkey PRIMARY KEY USING INDEX run_log_key_idx`,
+	} {
+		if _, err := p.DownTo(t.Context(), 9); err != nil {
+			t.Fatal(err)
+		}
+		if before := indexes(); slices.Equal(before, want) {
+			t.Fatalf("the way down changes nothing: %v", before)
+		}
+		if _, err := s.write.Exec(left); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		if err := migrate(t.Context(), s.write.DB, s.d.name, migrations.Postgres(), slog.New(slog.NewTextHandler(&log, nil))); err != nil {
+			t.Fatalf("broken off %s: %v", name, err)
+		}
+		if got := indexes(); !slices.Equal(got, want) {
+			t.Errorf("broken off %s: indexes %v, want %v", name, got, want)
+		}
+		if !strings.Contains(log.String(), "migrating the database; with large tables this takes a while") || !strings.Contains(log.String(), "from=9") {
+			t.Errorf("broken off %s: the log says\n%s", name, log.String())
+		}
+	}
 }
