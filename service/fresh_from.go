@@ -42,6 +42,11 @@ func freshCounts(ctx context.Context, store LogStore, classes []lanegate.Class) 
 	if err != nil {
 		return nil, err
 	}
+	return freshCountsFrom(ctx, store, classes, success)
+}
+
+// freshCountsFrom is freshCounts for whoever knows the last successes.
+func freshCountsFrom(ctx context.Context, store LogStore, classes []lanegate.Class, success map[string]time.Time) (map[string]freshCount, error) {
 	out := map[string]freshCount{}
 	var never []string
 	for _, c := range classes {

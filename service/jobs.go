@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -56,7 +55,15 @@ type JobPage struct {
 }
 
 // Job returns one job with payload, result and, while queued, its wait explained.
-func (s *Service) Job(ctx context.Context, id string) (JobView, error) {
+func (s *Service) Job(ctx context.Context, id string) (view JobView, err error) {
+	err = s.store.Look(ctx, func(ctx context.Context) error {
+		view, err = s.job(ctx, id)
+		return err
+	})
+	return view, err
+}
+
+func (s *Service) job(ctx context.Context, id string) (JobView, error) {
 	detail, err := s.store.Job(ctx, id)
 	if err != nil {
 		return JobView{}, err
@@ -81,10 +88,18 @@ func (s *Service) Job(ctx context.Context, id string) (JobView, error) {
 const defaultPage = 50
 
 // Jobs lists jobs, newest first, without payloads and results.
-func (s *Service) Jobs(ctx context.Context, f JobFilter) (JobPage, error) {
+func (s *Service) Jobs(ctx context.Context, f JobFilter) (page JobPage, err error) {
 	if f.Limit <= 0 {
 		f.Limit = defaultPage
 	}
+	err = s.store.Look(ctx, func(ctx context.Context) error {
+		page, err = s.jobs(ctx, f)
+		return err
+	})
+	return page, err
+}
+
+func (s *Service) jobs(ctx context.Context, f JobFilter) (JobPage, error) {
 	jobs, next, err := s.store.Jobs(ctx, f)
 	if err != nil {
 		return JobPage{}, err
@@ -205,6 +220,7 @@ type explainer struct {
 	routes   map[string]lanegate.Route // class → route now
 	byLane   map[string][]string       // lane → classes routed there now that have due jobs
 	foretold *foresight
+	far      *farPlaces
 }
 
 func (s *Service) explainer(ctx context.Context) (*explainer, error) {
@@ -214,7 +230,7 @@ func (s *Service) explainer(ctx context.Context) (*explainer, error) {
 	}
 	in.Asking = ""
 	ex := &explainer{
-		store: s.store, in: in, decision: admission.Plan(in), foretold: s.oracle.look(),
+		store: s.store, in: in, decision: admission.Plan(in), foretold: s.oracle.look(), far: &s.far,
 		classes: map[string]*lanegate.Class{}, heads: map[string]admission.Due{},
 		routes: map[string]lanegate.Route{}, byLane: map[string][]string{},
 	}
@@ -254,9 +270,9 @@ func (ex *explainer) explain(ctx context.Context, jobs []lanegate.Job) ([]*Waiti
 		for k, i := range indexes {
 			asked[k] = jobs[i]
 		}
-		ahead, err := ex.store.Ahead(ctx, asked, ex.byLane[lane], AheadCounted, aheadShown)
+		ahead, err := ex.ahead(ctx, lane, asked)
 		if err != nil {
-			return nil, fmt.Errorf("explain waits in lane %s: %w", lane, err)
+			return nil, err
 		}
 		for k, i := range indexes {
 			waits[i].Ahead = ahead[k]

@@ -180,44 +180,59 @@ const scrapeTimeout = 5 * time.Second
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	in, err := c.s.store.Snapshot(ctx)
-	if err != nil {
-		ch <- prometheus.NewInvalidMetric(descLaneInFlight, err)
-		return
-	}
 	lines, err := c.s.lines.get(ctx)
 	if err != nil {
 		ch <- prometheus.NewInvalidMetric(descLaneQueued, err)
 		return
 	}
-	silent, err := c.s.store.Silent(ctx, c.s.opts.Lease)
+	var seen gauges
+	about := descLaneInFlight
+	err = c.s.store.Look(ctx, func(ctx context.Context) (err error) {
+		seen, about, err = c.look(ctx)
+		return err
+	})
 	if err != nil {
-		ch <- prometheus.NewInvalidMetric(descWithoutBeat, err)
+		ch <- prometheus.NewInvalidMetric(about, err)
 		return
 	}
-	collectLanes(ch, in, lines, silent)
+	in := seen.in
+	collectLanes(ch, in, lines, seen.silent)
 	ch <- prometheus.MustNewConstMetric(descVerifying, prometheus.GaugeValue, boolValue(in.Trial != nil && in.Trial.Owner != ""))
 	for _, r := range resourceViews(in) {
 		emit(ch, descResourceUse, float64(r.InUse), r.Name)
 		emit(ch, descResourceCap, float64(r.Capacity), r.Name)
 	}
-	interrupted, err := c.s.store.Interruptions(ctx, inView(in))
-	if err != nil {
-		ch <- prometheus.NewInvalidMetric(descInterrupted, err)
-		return
+	collectStuck(ch, in, lines, seen.interrupted)
+	c.collectClasses(ch, in, seen.success, seen.counts)
+}
+
+// gauges is what a scrape reads of the database, but for the counts of the lines.
+type gauges struct {
+	in          admission.Input
+	silent      map[string]int
+	interrupted map[string]int
+	success     map[string]time.Time
+	counts      map[string]freshCount
+}
+
+// look reads them; about is what an error is told of.
+func (c *stateCollector) look(ctx context.Context) (g gauges, about *prometheus.Desc, err error) {
+	if g.in, err = c.s.store.Snapshot(ctx); err != nil {
+		return g, descLaneInFlight, err
 	}
-	collectStuck(ch, in, lines, interrupted)
-	success, err := c.s.store.LastSuccess(ctx)
-	if err != nil {
-		ch <- prometheus.NewInvalidMetric(descLastSuccess, err)
-		return
+	if g.silent, err = c.s.store.Silent(ctx, c.s.opts.Lease); err != nil {
+		return g, descWithoutBeat, err
 	}
-	counts, err := freshCounts(ctx, c.s.store, in.Classes)
-	if err != nil {
-		ch <- prometheus.NewInvalidMetric(descStale, err)
-		return
+	if g.interrupted, err = c.s.store.Interruptions(ctx, inView(g.in)); err != nil {
+		return g, descInterrupted, err
 	}
-	c.collectClasses(ch, in, success, counts)
+	if g.success, err = c.s.store.LastSuccess(ctx); err != nil {
+		return g, descLastSuccess, err
+	}
+	if g.counts, err = freshCountsFrom(ctx, c.s.store, g.in.Classes, g.success); err != nil {
+		return g, descStale, err
+	}
+	return g, nil, nil
 }
 
 func emit(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, label string) {

@@ -94,6 +94,11 @@ type JobFilter struct {
 
 // JobStore reads jobs and takes people's actions on them.
 type JobStore interface {
+	// Look runs fn, and all reads of the store that fn makes with the context it is
+	// given see one state of the database, at the cost of one transaction. That context
+	// is for one goroutine and ends with fn. fn only reads, and waits for nothing else
+	// meanwhile, as it holds one of few connections. An error of fn is returned.
+	Look(ctx context.Context, fn func(ctx context.Context) error) error
 	Job(ctx context.Context, id string) (JobDetail, error) // ErrJobNotFound
 	// Jobs returns a page of a list and the Before of the next one, "" at the end. It
 	// looks at a bounded number of rows: where few match, a page may be short, or
@@ -119,6 +124,8 @@ type JobStore interface {
 	// jobs. It costs one walk along the line, which ends with most, however many jobs
 	// are asked about and however long the line is.
 	Ahead(ctx context.Context, jobs []lanegate.Job, classes []string, most, named int) ([]Ahead, error)
+	// FirstInLine lists the first max due jobs in the line of some classes.
+	FirstInLine(ctx context.Context, classes []string, max int) ([]string, error)
 }
 
 // Ahead is what stands before a queued job in its lane.

@@ -66,6 +66,7 @@ type Service struct {
 	hearts    heartWatch
 	agents    agentWakes
 	lanes     lanesSeen
+	far       farPlaces
 	nudges    chan struct{}                      // holds one token; see Nudges
 	target    atomic.Pointer[lanegate.ClassSpec] // Options.DefaultTarget, until SetDefaultTarget
 }

@@ -207,7 +207,9 @@ func (t *tx) input(live []workerRow, free int) (in admission.Input, trial *trial
 		}
 	}
 	in.Workers = workersOf(live, in.InFlight)
-	if in.Due, rest, err = t.dueHeads(cfg, in, trialHeads(candidates), free); err != nil {
+	if need := trialHeads(candidates); len(need) == 0 && stands.heads != nil {
+		in.Due = dues(nil, stands.heads)
+	} else if in.Due, rest, err = t.dueHeads(cfg, in, need, free); err != nil {
 		return in, nil, rest, err
 	}
 	trial = chooseTrial(&in, rows, candidates)
@@ -217,11 +219,15 @@ func (t *tx) input(live []workerRow, free int) (in admission.Input, trial *trial
 // snapshot is input for readers, who may keep and change it: one job of each class,
 // and what the trial needs.
 func (t *tx) snapshot() (admission.Input, error) {
-	live, err := t.liveWorkers()
+	cfg, err := t.config()
 	if err != nil {
 		return admission.Input{}, err
 	}
-	in, _, _, err := t.input(live, 1)
+	stands, err := t.standsOfAll(cfg)
+	if err != nil {
+		return admission.Input{}, err
+	}
+	in, _, _, err := t.input(stands.live, 1)
 	in.Classes, in.Resources = slices.Clone(in.Classes), slices.Clone(in.Resources)
 	return in, err
 }

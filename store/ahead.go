@@ -54,13 +54,13 @@ func (s *Store) Ahead(ctx context.Context, jobs []lanegate.Job, classes []string
 		for k, i := range order {
 			ahead[i].Count, ahead[i].AtLeast = min(counts[k], most), counts[k] > most
 		}
-		first, err := t.firstInLine(classes, places[len(places)-1], named)
+		first, err := t.firstInLine(classes, min(named, slices.Max(counts)))
 		if err != nil {
 			return err
 		}
 		for i := range ahead {
-			if n := min(ahead[i].Count, len(first)); n > 0 {
-				ahead[i].First = slices.Clone(first[:n])
+			for _, r := range first[:min(ahead[i].Count, len(first))] {
+				ahead[i].First = append(ahead[i].First, r.Job)
 			}
 		}
 		return nil
@@ -176,28 +176,63 @@ func (t *tx) countAhead(classes []string, places []linePlace, most int) ([]int, 
 	return counts, nil
 }
 
-const sqlFirstInLine = `
-SELECT id, class, first_at, place_at, place_id, worker
-  FROM ({{heads}}) AS heads
- ORDER BY first_at, place_at, place_id
- LIMIT $2`
+// FirstInLine implements service.Store.
+func (s *Store) FirstInLine(ctx context.Context, classes []string, max int) (ids []string, err error) {
+	err = s.inRead(ctx, "read who is first in line", func(t *tx) error {
+		rows, err := t.firstInLine(classes, max)
+		for _, r := range rows {
+			ids = append(ids, r.Job)
+		}
+		return err
+	})
+	return ids, err
+}
 
-// firstInLine lists the first max due jobs of the classes before a place: the
-// first of each class, merged, so that no class's whole line is sorted.
-func (t *tx) firstInLine(classes []string, before linePlace, max int) ([]string, error) {
-	if max <= 0 {
+// firstInLine lists the first max due jobs of the classes. It merges the starts of the
+// classes' lines, so that no whole line is sorted, and reads at first what each class
+// would have there if all had as many; then, where a class turns out to have more,
+// all that it could have.
+func (t *tx) firstInLine(classes []string, max int) ([]headRow, error) {
+	if max <= 0 || len(classes) == 0 {
 		return nil, nil
 	}
-	var rows []headRow
-	if err := t.all(&rows, sqlFirstInLine, dbJSON[[]string]{classes}, max); err != nil {
+	part := min(max, share(max, len(classes)))
+	rows, err := t.starts(classes, part)
+	if err != nil {
 		return nil, err
 	}
-	var ids []string
+	rows = foremost(rows, max)
+	read := map[string]int{}
 	for _, r := range rows {
-		if (linePlace{r.FirstAt, r.PlaceAt, r.PlaceID}).compare(before) >= 0 {
-			break
-		}
-		ids = append(ids, r.Job)
+		read[r.Class]++
 	}
-	return ids, nil
+	var more []string
+	for class, n := range read {
+		if n == part && part < max {
+			more = append(more, class)
+		}
+	}
+	if len(more) == 0 {
+		return rows, nil
+	}
+	longer, err := t.starts(more, max)
+	if err != nil {
+		return nil, err
+	}
+	rows = slices.DeleteFunc(rows, func(r headRow) bool { return read[r.Class] == part })
+	return foremost(append(rows, longer...), max), nil
 }
+
+// starts reads the first n due jobs of each class.
+func (t *tx) starts(classes []string, n int) (rows []headRow, err error) {
+	err = t.all(&rows, t.s.d.heads, dbJSON[[]string]{classes}, n)
+	return rows, err
+}
+
+// foremost sorts jobs by their places and keeps the first max.
+func foremost(rows []headRow, max int) []headRow {
+	slices.SortFunc(rows, func(a, b headRow) int { return a.place().compare(b.place()) })
+	return rows[:min(max, len(rows))]
+}
+
+func (r headRow) place() linePlace { return linePlace{r.FirstAt, r.PlaceAt, r.PlaceID} }

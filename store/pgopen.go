@@ -199,10 +199,11 @@ func (s *Store) openPools(ctx context.Context, cfg pq.Config) error {
 	// those of all classes look as few as those of one.
 	keyed := maps.Clone(session)
 	keyed["plan_cache_mode"], keyed["enable_seqscan"], keyed["enable_bitmapscan"], keyed["enable_sort"] = "force_generic_plan", "off", "off", "off"
-	// Lists are planned for what they ask, each time. They end at a limit, where a
-	// bitmap is whole before its first row comes, and what is counted is in an index.
+	// Lists are planned for what they ask, each time, as they are not prepared. They end
+	// at a limit, where a bitmap is whole before its first row comes, and what is counted
+	// is in an index. What is read beside them is prepared.
 	lists := maps.Clone(keyed)
-	lists["plan_cache_mode"] = "force_custom_plan"
+	lists["plan_cache_mode"] = "auto"
 	rest := s.opts.MaxConns - beatConns
 	readers := max(1, rest/3)
 	s.idle = map[*sqlx.DB]int{}

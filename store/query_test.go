@@ -38,7 +38,7 @@ func TestStatementsUseTheirIndexes(t *testing.T) {
 		"stands":          {sqlReadStands, "jobs_ready_idx"},
 		"ready":           {sqlListReady, "SEARCH jobs USING INDEX jobs_ready_idx (ready_at<?)"},
 		"next ready":      {sqlNextReady, "jobs_ready_idx"},
-		"ready heads":     {sqlListReadyHeads, "jobs_ready_idx (ready_at<?)"},
+		"ready heads":     {sqlReadStandsOfAll, "SEARCH jobs USING INDEX jobs_ready_idx (ready_at<?)"},
 		"due bells":       {sqlListDueBells, "SEARCH jobs USING COVERING INDEX jobs_ring_idx (ring_at>? AND ring_at<?)"},
 		"next bell":       {sqlNextBell, "USING COVERING INDEX jobs_ring_idx"},
 		"in flight":       {sqlListInFlight, "SCAN attempts USING INDEX attempts_in_flight_idx"},

@@ -3,18 +3,10 @@ package store
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/lanegate/lanegate/admission"
 )
-
-const sqlListReadyHeads = `
-SELECT id, class, first_at, place_at, place_id, worker
-  FROM jobs {{use jobs_ready_idx}}
- WHERE state = 'queued' AND NOT due AND ready_at <= $1
- ORDER BY ready_at, place_at, place_id
- LIMIT $2`
 
 // Snapshot implements service.Store. A job whose time has come counts as due,
 // though no admission has noted it yet, as without workers none does.
@@ -24,11 +16,7 @@ func (s *Store) Snapshot(ctx context.Context) (admission.Input, error) {
 		if in, err = t.snapshot(); err != nil {
 			return err
 		}
-		var ready []headRow
-		if err := t.all(&ready, sqlListReadyHeads, at(t.at), maxPromoted); err != nil {
-			return fmt.Errorf("list what became due: %w", err)
-		}
-		in.Due = withReady(in.Due, ready, trialHeads([]*admission.Trial{in.Trial}))
+		in.Due = withReady(in.Due, t.standing.ready, trialHeads([]*admission.Trial{in.Trial}))
 		return nil
 	})
 	return in, err

@@ -40,12 +40,31 @@ SELECT 'worker', id, NULL, NULL, '', coalesce(CAST(lanes AS text), ''), CAST(com
  UNION ALL` + standOfWorker + `
   FROM workers
  WHERE ended_at IS NULL AND id <> $1`
+	// For readers: with all live workers, the first due jobs of the classes in $1, $2 of
+	// each, and those that became due by $3 without an admission that noted it, $4 at
+	// most. Of jobs at is first_at, seen place_at, and lane place_id.
+	sqlReadStandsOfAll = sqlReadStands + `
+ UNION ALL` + standOfWorker + `
+  FROM workers
+ WHERE ended_at IS NULL
+ UNION ALL
+SELECT 'head', id, first_at, place_at, class, place_id, '', worker, '', 0, FALSE
+  FROM ({{heads}}) AS heads
+ UNION ALL
+SELECT 'ready', id, first_at, place_at, class, place_id, '', worker, '', 0, FALSE
+  FROM (SELECT id, first_at, place_at, class, place_id, worker
+          FROM jobs {{use jobs_ready_idx}}
+         WHERE state = 'queued' AND NOT due AND ready_at <= $3
+         ORDER BY ready_at, place_at, place_id
+         LIMIT $4) AS ready`
 )
 
 // stands is the answer.
 type stands struct {
 	running []inFlightRow // by id
-	live    []workerRow   // by id, with what the planner needs; with sqlReadStandsFor
+	live    []workerRow   // by id, with what the planner needs; not with sqlReadStands
+	heads   []headRow     // of each class one, with sqlReadStandsOfAll
+	ready   []headRow     // with sqlReadStandsOfAll
 	lanes   []servedRow
 	written map[string]time.Time // heads that the database remembers as blocked
 	blocked map[string]time.Time // these, and those that only this process does
@@ -56,6 +75,15 @@ type stands struct {
 // the transaction ends.
 func (t *tx) standsFor(worker string) (*stands, error) { return t.readStands(sqlReadStandsFor, worker) }
 
+// standsOfAll reads them for somebody who looks, with the head of each class.
+func (t *tx) standsOfAll(cfg *configState) (*stands, error) {
+	classes := make([]string, len(cfg.Classes))
+	for i, c := range cfg.Classes {
+		classes[i] = c.ID
+	}
+	return t.readStands(sqlReadStandsOfAll, dbJSON[[]string]{classes}, 1, at(t.at), maxPromoted)
+}
+
 // stands are those that were read, or are read now. Whoever asks twice holds the
 // admission row, or sees one state.
 func (t *tx) stands() (*stands, error) {
@@ -65,21 +93,30 @@ func (t *tx) stands() (*stands, error) {
 	return t.readStands(sqlReadStands)
 }
 
+type standRow struct {
+	inFlightRow
+	Kind     string `db:"kind"`
+	Name     string `db:"name"`
+	At       dbTime `db:"at"`
+	Seen     dbTime `db:"seen"`
+	More     string `db:"more"`
+	Slots    int    `db:"slots"`
+	Draining bool   `db:"draining"`
+}
+
+func (r standRow) head() headRow {
+	return headRow{Job: r.Name, Class: r.Class, FirstAt: r.At, PlaceAt: r.Seen, PlaceID: r.Lane, Worker: r.Worker}
+}
+
 func (t *tx) readStands(q string, args ...any) (*stands, error) {
-	var rows []struct {
-		inFlightRow
-		Kind     string `db:"kind"`
-		Name     string `db:"name"`
-		At       dbTime `db:"at"`
-		Seen     dbTime `db:"seen"`
-		More     string `db:"more"`
-		Slots    int    `db:"slots"`
-		Draining bool   `db:"draining"`
-	}
+	var rows []standRow
 	if err := t.all(&rows, q, args...); err != nil {
 		return nil, fmt.Errorf("read what is in flight, workers, lanes and blocked heads: %w", err)
 	}
 	s := &stands{written: map[string]time.Time{}}
+	if q == sqlReadStandsOfAll {
+		s.heads = []headRow{}
+	}
 	for _, r := range rows {
 		var err error
 		switch r.Kind {
@@ -94,6 +131,10 @@ func (t *tx) readStands(q string, args ...any) (*stands, error) {
 			}
 			err = cmp.Or(err, w.Commands.Scan(r.More))
 			s.live = append(s.live, w)
+		case "head":
+			s.heads = append(s.heads, r.head())
+		case "ready":
+			s.ready = append(s.ready, r.head())
 		case "lane":
 			s.lanes = append(s.lanes, servedRow{r.Name, r.At, r.Seen})
 		case "blocked":

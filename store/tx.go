@@ -21,7 +21,7 @@ type tx struct {
 	s   *Store
 	ctx context.Context
 	q   *sqlx.Tx
-	// hot are the pool's prepared statements by their text; nil in the read pool.
+	// hot are the pool's prepared statements by their text.
 	hot map[string]*sqlx.Stmt
 	// classes are those whose rows are locked, where transactions run side by side.
 	classes map[string]bool
@@ -165,11 +165,21 @@ var errUnconfirmed = lanegate.ErrOutcomeUnknown.With("the commit was not confirm
 
 // inRead runs fn in one transaction of the read pool: all its reads see the same
 // state. Writes fail.
+//
+// Within a look they are part of that.
 func (s *Store) inRead(ctx context.Context, what string, fn func(t *tx) error) (err error) {
+	if t := s.looking(ctx); t != nil {
+		defer func(outer context.Context) { t.ctx = outer }(t.ctx)
+		t.ctx = ctx
+		if err := fn(t); err != nil {
+			return s.mapped(ctx, wrap(what, err))
+		}
+		return nil
+	}
 	b, err := s.beginOn(ctx, s.read, &s.d.reads, 0)
 	if err == nil {
 		defer func() { b.end(err) }()
-		t := &tx{s: s, ctx: ctx, q: b.q}
+		t := &tx{s: s, ctx: ctx, q: b.q, hot: s.hot[s.read]}
 		if err = t.begin(sqlReadAdmission); err == nil {
 			err = fn(t)
 		}
