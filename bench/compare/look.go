@@ -73,7 +73,7 @@ func idle(ctx context.Context, e *env) *rig.Cell {
 			return len(all) >= n, err
 		})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%d of %d jobs started: %w", len(all), n, err)
 		}
 		var waits, after []float64
 		for _, s := range all {

@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) service.Store) {
 		{"HandOver", handOverCases},
 		{"Jobs", jobCases},
 		{"Lists", listCases},
+		{"Look", lookCases},
 		{"Config", configCases},
 		{"Logs", logCases},
 		{"Prune", pruneCases},
