@@ -16,17 +16,21 @@ import (
 func (s *Store) Admit(ctx context.Context, ask service.Ask) (service.Admitted, error) {
 	var res service.Admitted
 	var together *togetherError
-	admit := func() error {
-		singly := together != nil
-		return s.inAdmissionTx(ctx, "admit", func(t *tx) (err error) {
-			t.singly = singly
-			res, err = t.admit(ask)
-			t.void = !t.wrote && len(res.Grants) == 0 && res.Trial == ""
-			together, _ = errors.AsType[*togetherError](err)
-			return err
-		})
+	run := func(t *tx) (err error) {
+		t.singly = together != nil
+		res, err = t.admit(ask)
+		t.void = !t.wrote && len(res.Grants) == 0 && res.Trial == ""
+		together, _ = errors.AsType[*togetherError](err)
+		return err
 	}
-	err := admit()
+	admit := func() error { return s.inAdmissionTx(ctx, "admit", run) }
+	err := errNotAtOnce
+	if s.d.inPass != nil {
+		err = s.d.inPass(s, ctx, "admit", ask, run)
+	}
+	if errors.Is(err, errNotAtOnce) {
+		err = admit()
+	}
 	if together != nil {
 		s.log.WarnContext(ctx, "jobs are started one by one", "err", err)
 		err = admit()
@@ -53,9 +57,10 @@ func (t *tx) admit(ask service.Ask) (res service.Admitted, err error) {
 		if res.Skipped, err = t.promote(); err != nil {
 			return res, err
 		}
+		t.lines = nil
 	}
 	if !live[me].Draining {
-		if err := t.plan(ask, live, &res); err != nil {
+		if err := t.plan(ask, live, &res, !waits); err != nil {
 			return res, err
 		}
 	}
@@ -70,8 +75,9 @@ func (t *tx) admit(ask service.Ask) (res service.Admitted, err error) {
 const maxDecisions = 3
 
 // plan asks the planner what may start on the asking worker and applies it, again
-// for what jobs leave free that are gone since they were read.
-func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted) error {
+// for what jobs leave free that are gone since they were read. last: nothing comes
+// after it in the transaction, so it may commit.
+func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted, last bool) error {
 	res.Fallbacks = map[string]int{}
 	var decision admission.Decision
 	for range maxDecisions {
@@ -79,6 +85,9 @@ func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted) erro
 		var err error
 		if trial, decision, res.NoneWaits, err = t.decide(ask, live); err != nil {
 			return err
+		}
+		if last && trial == nil && t.joined != nil && !t.wrote && len(decision.Grants) > 0 && len(decision.Grants) <= pgPassed {
+			return t.planAtOnce(decision, res)
 		}
 		gang, changed, err := t.stepTrial(ask.Worker, trial, decision.Trial)
 		if err != nil {
@@ -91,11 +100,9 @@ func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted) erro
 		if err != nil {
 			return err
 		}
-		res.Grants = slices.Concat(res.Grants, gang, started)
+		res.Grants = slices.Concat(res.Grants, gang)
+		grant(res, started)
 		for _, g := range started {
-			if route := g.Attempt.Route; route.Reason == lanegate.ReasonLaneUnavailable {
-				res.Fallbacks[route.Wanted]++
-			}
 			if g.Attempt.Lane == lanegate.LaneSerial {
 				ask.SerialFree = false
 			} else {
@@ -110,13 +117,30 @@ func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted) erro
 	return t.rememberBlocked(decision.Blocked)
 }
 
+// planAtOnce applies a decision that is no part of a verification run, and commits.
+func (t *tx) planAtOnce(d admission.Decision, res *service.Admitted) error {
+	if err := t.rememberBlocked(d.Blocked); err != nil {
+		return err
+	}
+	started, err := t.startAndCommit(d.Grants)
+	grant(res, started)
+	return err
+}
+
+// grant enters ordinary starts into the answer.
+func grant(res *service.Admitted, started []service.Grant) {
+	res.Grants = append(res.Grants, started...)
+	for _, g := range started {
+		if route := g.Attempt.Route; route.Reason == lanegate.ReasonLaneUnavailable {
+			res.Fallbacks[route.Wanted]++
+		}
+	}
+}
+
 // decide asks the planner, and locks the jobs it chose when a round is among them,
 // which starts as a whole or not at all; all: no other job is due.
 func (t *tx) decide(ask service.Ask, live []workerRow) (trial *trialRow, d admission.Decision, all bool, err error) {
-	free := ask.Free
-	if ask.SerialFree {
-		free++
-	}
+	free := freeOf(ask)
 	for range maxDecisions {
 		var in admission.Input
 		var rest lineRest
@@ -142,6 +166,14 @@ func (t *tx) decide(ask service.Ask, live []workerRow) (trial *trialRow, d admis
 		}
 	}
 	return trial, d, false, nil
+}
+
+// freeOf bounds how many jobs of one class could start.
+func freeOf(ask service.Ask) int {
+	if ask.SerialFree {
+		return ask.Free + 1
+	}
+	return ask.Free
 }
 
 // lockChosen locks the jobs that d starts, if there are those of a round among

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/admission"
+	"github.com/lanegate/lanegate/service"
 )
 
 // dialect is everything the engines don't share. Adding one means filling this
@@ -62,6 +63,10 @@ type dialect struct {
 	// changes, and may answer items; an error is the answer to all others. nil where a
 	// transaction costs no round trips.
 	atOnce func(g *group, items []*item) error
+	// inPass is inAdmissionTx for an admission, by as few round trips as can be: what
+	// it reads comes with its beginning, and fn may end it by tx.startAndCommit. It may
+	// answer errNotAtOnce, having changed nothing. nil where there are none.
+	inPass func(s *Store, ctx context.Context, what string, ask service.Ask, fn func(t *tx) error) error
 	// beginGroup locks what the items of a group will touch and begins t behind these
 	// locks, lockClass locks the row of a class that was not among it, lockGrants the
 	// jobs that are about to start, returning those that still may; nil where a

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/admission"
+	"github.com/lanegate/lanegate/service"
 )
 
 type headRow struct {
@@ -60,31 +62,17 @@ func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int,
 			busy[r.Class]++
 		}
 	}
-	first, most := map[string]int{}, map[string]int{}
-	lines := max(int(t.s.lines.Load()), len(cfg.Classes)/8) // when all have jobs at once, not too many rows are read
-	part, greedy := share(free, lines), t.s.emptied.Load()
-	alike := 1 // for most, so that few statements read them where each has one number
-	for _, c := range cfg.Classes {
-		n := max(1, min(c.MaxInFlight-busy[c.ID], free), need[c.ID])
-		switch {
-		case need[c.ID] > 0 || greedy != nil && (*greedy)[c.ID]:
-			first[c.ID] = n
-		case n > part:
-			most[c.ID] = n
-			fallthrough
-		default:
-			alike = max(alike, min(n, part))
+	first, most := t.s.lineParts(cfg, busy, need, free)
+	var due []admission.Due
+	if ahead := t.lines; ahead != nil && ahead.cfg == cfg && len(need) == 0 {
+		due, first, most = ahead.due, ahead.first, ahead.behind(busy, free)
+	} else {
+		var err error
+		if due, err = t.heads(first); err != nil {
+			return nil, lineRest{}, err
 		}
 	}
-	for _, c := range cfg.Classes {
-		if first[c.ID] == 0 {
-			first[c.ID] = alike
-		}
-	}
-	due, err := t.heads(first)
-	if err != nil {
-		return nil, lineRest{}, err
-	}
+	t.lines = nil // the next decision is about what is there then
 	read := map[string]int{}
 	for i := range due {
 		read[due[i].Class]++
@@ -100,6 +88,69 @@ func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int,
 		ends = ends && n < first[class]
 	}
 	return due, lineRest{most, ends}, nil
+}
+
+// lineParts is how much of each class's line is read at first, and how many could
+// start at most, where that is more; see dueHeads.
+func (s *Store) lineParts(cfg *configState, busy, need map[string]int, free int) (first, most map[string]int) {
+	first, most = map[string]int{}, map[string]int{}
+	lines := max(int(s.lines.Load()), len(cfg.Classes)/8) // when all have jobs at once, not too many rows are read
+	part, greedy := share(free, lines), s.emptied.Load()
+	alike := 1 // for most, so that few statements read them where each has one number
+	for _, c := range cfg.Classes {
+		n := max(couldStart(c, busy, free), need[c.ID])
+		switch {
+		case need[c.ID] > 0 || greedy != nil && (*greedy)[c.ID]:
+			first[c.ID] = n
+		case n > part:
+			most[c.ID] = n
+			fallthrough
+		default:
+			alike = max(alike, min(n, part))
+		}
+	}
+	for _, c := range cfg.Classes {
+		if first[c.ID] == 0 {
+			first[c.ID] = alike
+		}
+	}
+	return first, most
+}
+
+// couldStart is how many jobs of a class could, and one at least: its head is read.
+func couldStart(c lanegate.Class, busy map[string]int, free int) int {
+	return max(1, min(c.MaxInFlight-busy[c.ID], free))
+}
+
+// linesRead are starts of lines that were read before it was known what is in flight,
+// by a configuration that may be too old.
+type linesRead struct {
+	cfg   *configState
+	first map[string]int // how much of each class's
+	due   []admission.Due
+}
+
+// linesAhead says which starts of lines an admission of ask will read, as far as this
+// process knows: as if nothing were in flight. nil when it can't tell, or when a
+// verification run may need others.
+func (s *Store) linesAhead(ask service.Ask) *linesRead {
+	cfg := s.config.Load()
+	if cfg == nil || cfg.trials || len(cfg.Classes) == 0 {
+		return nil
+	}
+	first, _ := s.lineParts(cfg, nil, nil, freeOf(ask))
+	return &linesRead{cfg: cfg, first: first}
+}
+
+// behind has how many could start of each class of which fewer were read.
+func (l *linesRead) behind(busy map[string]int, free int) map[string]int {
+	most := map[string]int{}
+	for _, c := range l.cfg.Classes {
+		if n := couldStart(c, busy, free); n > l.first[c.ID] {
+			most[c.ID] = n
+		}
+	}
+	return most
 }
 
 // readOn reads the lines of some classes anew, as far as they can matter, and

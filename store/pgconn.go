@@ -110,6 +110,8 @@ func (c *silentConn) stale() bool {
 type pgConnector struct {
 	*pq.Connector
 	set string // SET statements, "" for none
+	// named prepares what transactions execute by name, see pgNamed; "" for none.
+	named string
 }
 
 // Connect implements driver.Connector.
@@ -128,12 +130,13 @@ func (c *pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
 			return nil, errors.Join(fmt.Errorf("settings of the session: %w", err), full.Close())
 		}
 	}
-	return &pgConn{pqConn: full, net: dialed}, nil
+	return &pgConn{pqConn: full, net: dialed, named: c.named}, nil
 }
 
 // pqConn is all that a connection of the driver can do.
 type pqConn interface {
 	driver.Conn
+	driver.Tx // of the transaction that is open
 	driver.ConnBeginTx
 	driver.ConnPrepareContext
 	driver.ExecerContext
@@ -151,6 +154,9 @@ type pgConn struct {
 	pqConn
 	net *silentConn                        // nil: unknown
 	own map[string]driver.StmtQueryContext // what once has prepared here, by its text
+	// named prepares statements by name, and has done so.
+	named    string
+	prepared bool
 }
 
 // stale says whether the connection should not be used without a look at it first.
@@ -160,6 +166,11 @@ func (c *pgConn) stale() bool { return c.net == nil || c.net.stale() }
 func (c *pgConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	if opts.ReadOnly || opts.Isolation != driver.IsolationLevel(sql.LevelDefault) {
 		return c.pqConn.BeginTx(ctx, opts)
+	}
+	if joined, ok := ctx.Value(joinedKey{}).(**joinedTx); ok && c.named != "" {
+		tx, err := c.beginJoined(ctx)
+		*joined = tx
+		return tx, err
 	}
 	return c.Begin() // deprecated for lack of a context; every statement after it has one
 }

@@ -218,6 +218,9 @@ func (s *Store) openPools(ctx context.Context, cfg pq.Config) error {
 		if err != nil {
 			return err
 		}
+		if p.db == &s.write {
+			c.named = pgNamed(s.d)
+		}
 		db := sqlx.NewDb(sql.OpenDB(c), "postgres")
 		db.SetMaxOpenConns(p.conns)
 		db.SetMaxIdleConns(p.conns)

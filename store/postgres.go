@@ -19,7 +19,7 @@ func postgresDialect() *dialect {
 		spans: sqlPGSpans, among: "= ANY (ARRAY(SELECT json_array_elements_text(CAST($4 AS json))))",
 		lockAdmission: sqlPGLockAdmission, heads: sqlPGHeads, starts: sqlPGLineStarts, groups: sqlPGGroups,
 		reads: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
-		sort:  sortPostgres, spent: spentPostgres, bulk: true, atOnce: (*group).pgAtOnce,
+		sort:  sortPostgres, spent: spentPostgres, bulk: true, atOnce: (*group).pgAtOnce, inPass: (*Store).pgInPass,
 		beginGroup: (*tx).pgBeginGroup, lockClass: (*tx).pgLockClass, lockGrants: (*tx).pgLockGrants, ready: (*tx).pgReady,
 	}
 }

@@ -72,8 +72,13 @@ type stands struct {
 }
 
 // standsFor reads them once for the admission of a worker, which it keeps alive until
-// the transaction ends.
-func (t *tx) standsFor(worker string) (*stands, error) { return t.readStands(sqlReadStandsFor, worker) }
+// the transaction ends; or they were read with its beginning.
+func (t *tx) standsFor(worker string) (*stands, error) {
+	if t.joined != nil && t.standing != nil {
+		return t.standing, nil
+	}
+	return t.readStands(sqlReadStandsFor, worker)
+}
 
 // standsOfAll reads them for somebody who looks, with the head of each class.
 func (t *tx) standsOfAll(cfg *configState) (*stands, error) {
@@ -93,6 +98,7 @@ func (t *tx) stands() (*stands, error) {
 	return t.readStands(sqlReadStands)
 }
 
+// standRow is one row of sqlReadStands.
 type standRow struct {
 	inFlightRow
 	Kind     string `db:"kind"`
@@ -113,10 +119,16 @@ func (t *tx) readStands(q string, args ...any) (*stands, error) {
 	if err := t.all(&rows, q, args...); err != nil {
 		return nil, fmt.Errorf("read what is in flight, workers, lanes and blocked heads: %w", err)
 	}
-	s := &stands{written: map[string]time.Time{}}
-	if q == sqlReadStandsOfAll {
-		s.heads = []headRow{}
+	s, err := t.standsOf(rows)
+	if err == nil && q == sqlReadStandsOfAll && s.heads == nil {
+		s.heads = []headRow{} // read, and there are none
 	}
+	return s, err
+}
+
+// standsOf keeps what was read.
+func (t *tx) standsOf(rows []standRow) (*stands, error) {
+	s := &stands{written: map[string]time.Time{}}
 	for _, r := range rows {
 		var err error
 		switch r.Kind {

@@ -75,7 +75,12 @@ type begunAttempt struct {
 // One statement for all that a start reads and writes. Locks are taken in the order
 // of w, which is that of the jobs' ids: each row of w seeks its job. The attempt's
 // other columns are those of a start outside of a verification run.
-const sqlPGStartJobs = `
+const sqlPGStartJobs = pgStarting + `
+SELECT ` + jobColumns + `, p.payload
+  FROM j
+  LEFT JOIN job_payloads AS p ON p.job_id = j.id`
+
+const pgStarting = `
   WITH w AS MATERIALIZED (
     SELECT *
       FROM {{rows text timestamptz text text text text text text json text text boolean timestamptz}}
@@ -92,26 +97,16 @@ const sqlPGStartJobs = `
     SELECT j.id, j.attempts, w.token, w.class, w.lane, w.route_reason, w.route_wanted, w.units, w.fingerprint, w.worker,
            w.verification, w.detached, w.heartbeat_by, j.ready_at, w.now
       FROM w
-      JOIN j ON j.id = w.job)
-SELECT ` + jobColumns + `, p.payload
-  FROM j
-  LEFT JOIN job_payloads AS p ON p.job_id = j.id`
+      JOIN j ON j.id = w.job)`
 
 // startAtOnce applies grants of jobs that wait in their lines, those that still do.
 func (t *tx) startAtOnce(grants []admission.Grant) ([]service.Grant, error) {
 	if len(grants) == 0 {
 		return nil, nil
 	}
-	byID := slices.SortedFunc(slices.Values(grants), func(a, b admission.Grant) int { return cmp.Compare(a.Job, b.Job) })
-	rows, begun := make([][]any, len(byID)), make(map[string]begunAttempt, len(byID))
-	for i, g := range byID {
-		a, class, err := t.attemptOf(g)
-		if err != nil {
-			return nil, err
-		}
-		rows[i] = []any{g.Job, at(t.at), a.Lane, a.RouteReason, a.RouteWanted, a.Token, a.Class, a.Fingerprint, a.Units, a.Worker,
-			a.Verification, a.Detached, a.HeartbeatBy}
-		begun[g.Job] = begunAttempt{a, class}
+	rows, begun, err := t.startsOf(grants)
+	if err != nil {
+		return nil, err
 	}
 	args, err := columnsOf(sqlPGStartJobs, rows)
 	if err != nil {
@@ -122,11 +117,35 @@ func (t *tx) startAtOnce(grants []admission.Grant) ([]service.Grant, error) {
 	if err := t.all(&jobs, sqlPGStartJobs, args...); err != nil {
 		return nil, err
 	}
-	byJob := make(map[string]startedRow, len(jobs))
 	for _, j := range jobs {
 		if j.Payload == nil {
 			return nil, &faultError{kind: faultBug, text: "the payload of job " + j.ID + " is missing"}
 		}
+	}
+	return granted(grants, begun, jobs), nil
+}
+
+// startsOf are the argument lists of sqlPGStartJobs, in the order of the jobs' ids,
+// and the attempts that they make.
+func (t *tx) startsOf(grants []admission.Grant) (rows [][]any, begun map[string]begunAttempt, err error) {
+	byID := slices.SortedFunc(slices.Values(grants), func(a, b admission.Grant) int { return cmp.Compare(a.Job, b.Job) })
+	rows, begun = make([][]any, len(byID)), make(map[string]begunAttempt, len(byID))
+	for i, g := range byID {
+		a, class, err := t.attemptOf(g)
+		if err != nil {
+			return nil, nil, err
+		}
+		rows[i] = []any{g.Job, at(t.at), a.Lane, a.RouteReason, a.RouteWanted, a.Token, a.Class, a.Fingerprint, a.Units, a.Worker,
+			a.Verification, a.Detached, a.HeartbeatBy}
+		begun[g.Job] = begunAttempt{a, class}
+	}
+	return rows, begun, nil
+}
+
+// granted are those of the grants whose jobs have started.
+func granted(grants []admission.Grant, begun map[string]begunAttempt, jobs []startedRow) []service.Grant {
+	byJob := make(map[string]startedRow, len(jobs))
+	for _, j := range jobs {
 		byJob[j.ID] = j
 	}
 	started := make([]service.Grant, 0, len(jobs))
@@ -137,5 +156,5 @@ func (t *tx) startAtOnce(grants []admission.Grant) ([]service.Grant, error) {
 			started = append(started, service.Grant{Job: j.job(), Attempt: b.attempt(), Class: b.class, Payload: j.Payload})
 		}
 	}
-	return started, nil
+	return started
 }

@@ -33,6 +33,10 @@ type tx struct {
 	known map[lockKey]bool
 	// standing is what stands has read.
 	standing *stands
+	// joined: begun by pgInPass. lines are then the starts of the lines that were read
+	// with it; nil when they were not, or are of no use any more.
+	joined *joinedTx
+	lines  *linesRead
 	// wrote: exec was called, or a start. void: nothing was changed, so there is nothing to commit,
 	// which would wait for the disk only because rows were locked.
 	wrote, void bool
@@ -93,19 +97,28 @@ func (s *Store) inTx(ctx context.Context, what string, fn func(t *tx) error) err
 
 // inAdmissionTx is inTx with the admission row locked first.
 func (s *Store) inAdmissionTx(ctx context.Context, what string, fn func(t *tx) error) error {
-	// One of the process at a time: the others would hold a connection each, only
-	// to wait for the row.
-	if s.turn != nil {
-		wait, cancel := s.connWait(ctx)
-		defer cancel()
-		select {
-		case s.turn <- struct{}{}:
-			defer func() { <-s.turn }()
-		case <-wait.Done():
-			return s.mapped(ctx, wrap(what, fmt.Errorf("wait for this process's other admission: %w", wait.Err())))
-		}
+	done, err := s.takeTurn(ctx, what)
+	if err != nil {
+		return err
 	}
+	defer done()
 	return s.transact(ctx, s.write, what, s.d.lockAdmission, fn)
+}
+
+// takeTurn waits until no other transaction of the process has the admission row, or
+// wants it: they would hold a connection each, only to wait for it.
+func (s *Store) takeTurn(ctx context.Context, what string) (done func(), err error) {
+	if s.turn == nil {
+		return func() {}, nil
+	}
+	wait, cancel := s.connWait(ctx)
+	defer cancel()
+	select {
+	case s.turn <- struct{}{}:
+		return func() { <-s.turn }, nil
+	case <-wait.Done():
+		return nil, s.mapped(ctx, wrap(what, fmt.Errorf("wait for this process's other admission: %w", wait.Err())))
+	}
 }
 
 func (s *Store) transact(ctx context.Context, db *sqlx.DB, what, first string, fn func(t *tx) error) error {

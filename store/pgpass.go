@@ -1,0 +1,277 @@
+package store
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/lib/pq"
+
+	"github.com/lanegate/lanegate/admission"
+	"github.com/lanegate/lanegate/service"
+)
+
+// A pass of admission on PostgreSQL takes two round trips, where a few jobs start: one
+// that begins, locks the admission row and reads what is in flight and the starts of
+// the lines, and one that starts and commits. Several statements share a round trip
+// in the server's simple protocol, which takes no arguments; so each connection has
+// them prepared under a name, and executes them with literals. In READ COMMITTED each
+// still has a snapshot of its own, of the moment when the one before was done: what is
+// read is as new as by one round trip each, behind the lock.
+//
+// What the planner needs to know of the configuration is what this process read last.
+// Should the locked row say that there is a newer one, the lines are read again.
+
+// pgPassed is the most jobs that start and commit in one round trip: of more, arrays in
+// binary are worth a round trip.
+const pgPassed = 4
+
+// sqlPGStartAll is sqlPGStartJobs for a commit that comes with it: all jobs start, or
+// the statement fails. Only a value that is wrong for its type makes it so, and the
+// server's log says which job.
+const sqlPGStartAll = pgStarting + `
+SELECT ` + jobColumns + `, p.payload,
+       CASE WHEN p.payload IS NULL THEN CAST('job ' || g.job || ' is gone since it was chosen' AS bigint) ELSE 1 END AS sure
+  FROM (SELECT job FROM w) AS g
+  LEFT JOIN j ON j.id = g.job
+  LEFT JOIN job_payloads AS p ON p.job_id = j.id`
+
+// pgNamed prepares on a connection what passes execute by name.
+func pgNamed(d *dialect) string {
+	return "PREPARE lanegate_lock AS " + d.sql(d.lockAdmission) +
+		"; PREPARE lanegate_stands (text) AS " + d.sql(sqlReadStandsFor) +
+		"; PREPARE lanegate_lines (json) AS " + d.sql(d.starts) +
+		"; PREPARE lanegate_start (" + strings.Join(rowTypes(sqlPGStartAll), "[], ") + "[]) AS " + d.sql(sqlPGStartAll)
+}
+
+// joinedKey is where the context of a begin says that BEGIN comes with the first
+// statements: a **joinedTx, which is set to the transaction.
+type joinedKey struct{}
+
+// joinedTx is a transaction whose BEGIN comes with its first statements, and maybe its
+// COMMIT with the last. Who sends them says so here. It belongs to the transaction's
+// goroutine, but for the end of its context, by which database/sql rolls back.
+type joinedTx struct {
+	driver.Tx
+	begun, committed bool
+}
+
+// Commit implements driver.Tx.
+func (j *joinedTx) Commit() error {
+	if j.committed {
+		return nil
+	}
+	return j.Tx.Commit()
+}
+
+// Rollback implements driver.Tx.
+func (j *joinedTx) Rollback() error {
+	if !j.begun || j.committed {
+		return nil
+	}
+	return j.Tx.Rollback()
+}
+
+// beginJoined returns a transaction that its first statements are to begin.
+func (c *pgConn) beginJoined(ctx context.Context) (*joinedTx, error) {
+	if !c.prepared {
+		if _, err := c.ExecContext(ctx, c.named, nil); err != nil {
+			return nil, fmt.Errorf("prepare admission's statements: %w", err)
+		}
+		c.prepared = true
+	}
+	return &joinedTx{Tx: c.pqConn}, nil
+}
+
+// errNotAtOnce: a pass changed nothing, as its starts can't be made and committed
+// together; the long way tells why, or does without those that are gone.
+var errNotAtOnce = errors.New("a pass in two round trips is not possible")
+
+// pgInPass is inAdmissionTx for an admission of ask, with all that it reads at first
+// in t when fn is called. fn may end the transaction by startAndCommit.
+func (s *Store) pgInPass(ctx context.Context, what string, ask service.Ask, fn func(t *tx) error) error {
+	done, err := s.takeTurn(ctx, what)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return s.retry(ctx, func() error {
+		dead, err := s.pgPass(ctx, ask, fn)
+		if dead { // as in beginOn
+			_, err = s.pgPass(ctx, ask, fn)
+		}
+		if err == nil || errors.Is(err, errNotAtOnce) {
+			return err
+		}
+		return s.mapped(ctx, wrap(what, err))
+	}, what)
+}
+
+// pgPass runs one transaction of pgInPass. dead: the connection turned out to be so when
+// it was to begin, as after a restart of the server. Nothing has happened on it, and it
+// is dropped with all that nobody uses.
+func (s *Store) pgPass(ctx context.Context, ask service.Ask, fn func(t *tx) error) (dead bool, err error) {
+	var joined *joinedTx
+	err = s.once(context.WithValue(ctx, joinedKey{}, &joined), s.write, func(t *tx) error {
+		t.joined = joined
+		err := t.pgBeginPass(ask)
+		switch {
+		case err == nil:
+			return fn(t)
+		case isLost(err):
+			dead = true
+			return &faultError{kind: faultAway, text: err.Error(), spent: true}
+		}
+		return err
+	})
+	return dead, err
+}
+
+// pgBeginPass begins, locks the admission row, and reads stands and lines.
+func (t *tx) pgBeginPass(ask service.Ask) error {
+	statements := []string{"BEGIN", "EXECUTE lanegate_lock", "EXECUTE lanegate_stands(" + pq.QuoteLiteral(text(ask.Worker)) + ")"}
+	lines := t.s.linesAhead(ask)
+	if lines != nil {
+		want, err := json.Marshal(lines.first)
+		if err != nil {
+			return err
+		}
+		statements = append(statements, "EXECUTE lanegate_lines("+pq.QuoteLiteral(string(want))+")")
+	}
+	t.joined.begun = true
+	rows, err := t.q.QueryxContext(t.ctx, strings.Join(statements, "; "))
+	if err != nil {
+		return fmt.Errorf("lock the admission row, and read what is in flight: %w", err)
+	}
+	defer func() { _ = rows.Close() }()
+	var locked []admissionRow
+	var standing []standRow
+	var heads []headRow
+	if err := scanSets(rows, &locked, &standing, &heads); err != nil {
+		return fmt.Errorf("lock the admission row, and read what is in flight: %w", err)
+	}
+	if err := t.begun(append(locked, admissionRow{})[0], len(locked) > 0); err != nil {
+		return err
+	}
+	if _, err := t.standsOf(standing); err != nil {
+		return err
+	}
+	if lines != nil {
+		lines.due = dues(nil, heads)
+		t.lines = lines
+	}
+	return nil
+}
+
+// scanSets scans one result set after the other; those that don't come leave theirs as
+// it is. It reads to the end of rows, where the error of the last statement is.
+func scanSets(rows *sqlx.Rows, sets ...any) error {
+	for i, set := range sets {
+		if i > 0 && !rows.NextResultSet() {
+			break
+		}
+		if err := sqlx.StructScan(rows, set); err != nil {
+			return err
+		}
+	}
+	return errors.Join(rows.Err(), rows.Close())
+}
+
+// startAndCommit makes all of these starts and commits them, in one round trip, or
+// changes nothing: then the answer is errNotAtOnce, or an error of the database. If
+// the commit may have been made, it is errUnconfirmed.
+func (t *tx) startAndCommit(grants []admission.Grant) ([]service.Grant, error) {
+	given, begun, err := t.startsOf(grants)
+	if err != nil {
+		return nil, err
+	}
+	args, err := literalsOf(sqlPGStartAll, given)
+	if err != nil {
+		return nil, err
+	}
+	statement := "EXECUTE lanegate_start(" + strings.Join(args, ", ") + "); COMMIT"
+	if strings.Contains(statement, "\x00") {
+		return nil, errNotAtOnce // it would end there
+	}
+	t.wrote = true
+	var jobs []struct {
+		startedRow
+		Sure int `db:"sure"`
+	}
+	rows, err := t.q.QueryxContext(t.ctx, statement)
+	if err == nil {
+		defer func() { _ = rows.Close() }()
+		err = scanSets(rows, &jobs)
+	}
+	switch {
+	case err == nil:
+		t.joined.committed = true
+	case pq.As(err) == nil:
+		return nil, errUnconfirmed.Because(&faultError{kind: faultAway, text: err.Error(), spent: t.s.spent(err)})
+	case slices.Contains([]faultKind{faultAway, faultConflict}, t.s.d.sort(err)):
+		return nil, fmt.Errorf("start jobs: %w", err)
+	default:
+		return nil, fmt.Errorf("%w: %w", errNotAtOnce, err)
+	}
+	started := make([]startedRow, len(jobs))
+	for i, j := range jobs {
+		started[i] = j.startedRow
+	}
+	return granted(grants, begun, started), nil
+}
+
+// literalsOf turns the argument lists of rows into one literal of an array for each
+// column of the rows that q takes.
+func literalsOf(q string, rows [][]any) ([]string, error) {
+	literals := make([]string, len(rowTypes(q)))
+	for c := range literals {
+		array := []byte{'{'}
+		for i, row := range rows {
+			if i > 0 {
+				array = append(array, ',')
+			}
+			var err error
+			if array, err = appendElement(array, row[c]); err != nil {
+				return nil, fmt.Errorf("argument %d: %w", c+1, err)
+			}
+		}
+		literals[c] = pq.QuoteLiteral(string(append(array, '}')))
+	}
+	return literals, nil
+}
+
+// appendElement appends v, of any kind that is an argument of a statement, as an
+// element of an array's text.
+func appendElement(to []byte, v any) ([]byte, error) {
+	v, err := driver.DefaultParameterConverter.ConvertValue(v)
+	if err != nil {
+		return nil, err
+	}
+	switch v := v.(type) {
+	case nil:
+		return append(to, "NULL"...), nil
+	case bool:
+		return strconv.AppendBool(to, v), nil
+	case int64:
+		return strconv.AppendInt(to, v, 10), nil
+	case []byte:
+		return append(hex.AppendEncode(append(to, `"\\x`...), v), '"'), nil
+	case string:
+		to = append(to, '"')
+		for i := range len(v) {
+			if v[i] == '"' || v[i] == '\\' {
+				to = append(to, '\\')
+			}
+			to = append(to, v[i])
+		}
+		return append(to, '"'), nil
+	}
+	return nil, fmt.Errorf("a %T can't be an element of an array's text", v)
+}
