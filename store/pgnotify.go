@@ -25,16 +25,36 @@ var errNoNotify = errors.New("notifications need PostgreSQL")
 const sqlNotify = `SELECT pg_notify($1, $2)`
 
 // Notify sends payload, less than 8,000 bytes, to all who listen on the channel.
-// It is PostgreSQL's NOTIFY in a transaction of its own: never inside one that
-// submits, as the server commits notifying transactions one after the other.
+// It is PostgreSQL's NOTIFY in a statement that commits by itself: never inside a
+// transaction that submits, as the server commits notifying ones one after the other,
+// and in one round trip, as an admission begins at the same moment.
 func (s *Store) Notify(ctx context.Context, channel, payload string) error {
 	if s.d.name != "postgres" {
 		return errNoNotify
 	}
-	return s.inTx(ctx, "notify", func(t *tx) error {
-		_, err := t.exec(sqlNotify, channel, payload)
+	err := s.notify(ctx, channel, payload)
+	if err != nil && isLost(err) {
+		err = s.notify(ctx, channel, payload) // the connection was dead; twice is as good as once
+	}
+	if err != nil {
+		return s.mapped(ctx, wrap("notify", err))
+	}
+	return nil
+}
+
+func (s *Store) notify(ctx context.Context, channel, payload string) error {
+	conn, err := s.connection(ctx, s.write)
+	if err != nil {
 		return err
-	})
+	}
+	// Its end is bounded by the server's statement_timeout and silentConn.
+	_, err = conn.ExecContext(context.WithoutCancel(ctx), sqlNotify, channel, payload)
+	if err != nil && (isLost(err) || s.spent(err)) {
+		s.drop(conn)
+	} else {
+		_ = conn.Close()
+	}
+	return err
 }
 
 // Listen calls heard for each notification on the channel and connected each time

@@ -148,6 +148,21 @@ func TestPostgresRoundTripsOfAPass(t *testing.T) {
 	}
 }
 
+// Other replicas are told of a job by one round trip, at the moment when a pass begins.
+func TestPostgresRoundTripsOfANotification(t *testing.T) {
+	t.Parallel()
+	s, trips := newPGTrips(t)
+	tell := func() {
+		if err := s.Notify(t.Context(), "bells", "{}"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell()
+	if n := trips.count(tell); n != 1 {
+		t.Errorf("%d round trips, want 1", n)
+	}
+}
+
 // In flight is counted behind the lock, also where one round trip locks and counts:
 // what another process starts while a pass waits for the admission row fills the lane.
 func TestPostgresPassCountsBehindTheLock(t *testing.T) {
