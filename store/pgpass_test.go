@@ -175,8 +175,8 @@ func TestPostgresPassCountsBehindTheLock(t *testing.T) {
 	if _, err := s.EndAttempt(t.Context(), first.Attempt.Fence(), good(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	job := mustSubmit(t, s, "wide-00")
 	mustSubmit(t, s, "wide-00")
+	job := mustSubmit(t, s, "wide-00") // not the one that the pass would choose
 	other := hold(t, s, "SELECT 1 FROM admission WHERE id = $1 FOR UPDATE", 1)
 	granted := make(chan int, 1)
 	go func() { granted <- len(mustAdmit(t, s, "w").Grants) }()
