@@ -191,5 +191,6 @@ const maxOrderWarnings = 10
 func (s *Service) Close() error {
 	s.memo.close()
 	s.lines.close()
+	s.lanes.close()
 	return nil
 }

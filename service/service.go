@@ -112,6 +112,7 @@ func New(o Options) *Service {
 	}
 	s.lines = newLinesCache(o.Store)
 	s.memo, s.oracle = newMemo(), newOracle()
+	s.lanes.open()
 	s.target.Store(o.DefaultTarget)
 	return s
 }
