@@ -9,8 +9,9 @@ import (
 	"github.com/lanegate/lanegate/service"
 )
 
-// mixed makes jobs of twelve classes, a third of them of one, in which states
-// alternate, and returns them with the last first.
+// mixed makes jobs of twelve classes, in which states alternate, with a run of one
+// class and state in the middle that is longer than a page, and returns them with the
+// last first.
 func (e *env) mixed() (all []lanegate.Job) {
 	e.Helper()
 	e.width(10)
@@ -19,8 +20,11 @@ func (e *env) mixed() (all []lanegate.Job) {
 	}
 	w := e.worker()
 	later := runAt(time.Now().Add(time.Hour)) // which nobody starts
-	for i := range 110 {
+	for i := range 60 {
 		class := fmt.Sprintf("m%02d", i*i%12)
+		for n := 0; i == 40 && n < 30; n++ {
+			all = append(all, e.submit("m04", later).Job)
+		}
 		switch (i + i/7) % 5 {
 		case 0, 1:
 			all = append(all, e.submit(class, later).Job)
@@ -62,7 +66,7 @@ var listCases = []testCase{
 					}
 				}
 				found += len(want)
-				for _, limit := range []int{3, 50} {
+				for _, limit := range []int{3, 20} {
 					var got []string
 					f := service.JobFilter{States: of, Classes: in, Limit: limit}
 					for more := true; more; more = f.Before != "" {
