@@ -12,7 +12,7 @@ const (
 	// listGroups is how many groups are merged; a list of more goes along the keys.
 	listGroups = 2000
 	// groupLeast is how many ids are read of a group at a time, at least.
-	groupLeast = 8
+	groupLeast = 4
 )
 
 // listGroup are the jobs of one class in one state, or all that run, as far as a page

@@ -114,7 +114,7 @@ func TestPostgresListsStayFlat(t *testing.T) {
 			most, jobs int
 		}{
 			"all":              {service.JobFilter{}, 20, 50},
-			"queued":           {states(queued), page + 20*many, 50},
+			"queued":           {states(queued), page + 12*many, 50},
 			"succeeded":        {states(succeeded), page + 20*many, 50}, // behind the whole backlog
 			"failed":           {states(failed), page + 20*many, 50},
 			"queued or failed": {states(queued, failed), page + 40*many, 50},
