@@ -110,6 +110,11 @@ func (e *env) peer(ctx context.Context, kind string, cfg peer.Config) (*runner, 
 	if err != nil {
 		return nil, err
 	}
+	if kind == "asynq" {
+		if err := e.redis.Empty(); err != nil {
+			return nil, err
+		}
+	}
 	cfg.Redis = e.redis.Socket
 	if cfg.DSN == "" {
 		if cfg.DSN, err = e.database(ctx, strings.HasSuffix(kind, "-sqlite")); err != nil {

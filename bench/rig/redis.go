@@ -1,11 +1,14 @@
 package rig
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -45,6 +48,30 @@ func StartRedis() (*Redis, error) {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+// Empty deletes all that is stored, as a database that is dropped takes its jobs along:
+// what one measurement leaves queued would be run before the jobs of the next.
+func (r *Redis) Empty() error {
+	conn, err := net.Dial("unix", r.Socket)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("FLUSHALL SYNC\r\n")); err != nil {
+		return fmt.Errorf("empty redis: %w", err)
+	}
+	answer, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("empty redis: %w", err)
+	}
+	if answer = strings.TrimSpace(answer); answer != "+OK" {
+		return fmt.Errorf("empty redis: it answers %q", answer)
+	}
+	return nil
 }
 
 // RSS is the server's resident memory in bytes.
