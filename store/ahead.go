@@ -225,7 +225,15 @@ func (t *tx) firstInLine(classes []string, max int) ([]headRow, error) {
 
 // starts reads the first n due jobs of each class.
 func (t *tx) starts(classes []string, n int) (rows []headRow, err error) {
-	err = t.all(&rows, t.s.d.heads, dbJSON[[]string]{classes}, n)
+	if t.s.d.starts == "" {
+		err = t.all(&rows, t.s.d.heads, dbJSON[[]string]{classes}, n)
+		return rows, err
+	}
+	each := make(map[string]int, len(classes))
+	for _, class := range classes {
+		each[class] = n
+	}
+	err = t.all(&rows, t.s.d.starts, dbJSON[map[string]int]{each})
 	return rows, err
 }
 

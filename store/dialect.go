@@ -46,7 +46,9 @@ type dialect struct {
 	// lockAdmission is sqlReadAdmission behind the lock of the admission row.
 	lockAdmission string
 	// heads reads the first $2 due jobs in line of each class in $1, a JSON list
-	// of names: one index seek per class, whatever the backlog. Columns: headRow.
+	// of names: one index seek per class, whatever the backlog. Columns: headRow. It
+	// fills {{heads}}, and {{head}} with one job of each class: with the number written
+	// out PostgreSQL sees that a plan for all values is as good, and plans once.
 	heads string
 	// starts is heads with a number for each class, $1 being a JSON object of these;
 	// "" where LIMIT takes no column.
@@ -97,7 +99,7 @@ func (d *dialect) sql(q string) string {
 	if s, ok := d.resolved.Load(q); ok {
 		return s.(string)
 	}
-	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{share}}", d.share, "{{skip}}", d.skip, "{{plain}}", d.plain, "{{heads}}", d.heads, "{{spans}}", d.spans, "{{among}}", d.among).Replace(q)
+	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{share}}", d.share, "{{skip}}", d.skip, "{{plain}}", d.plain, "{{heads}}", d.heads, "{{head}}", strings.ReplaceAll(d.heads, "$2", "1"), "{{spans}}", d.spans, "{{among}}", d.among).Replace(q)
 	s = useHole.ReplaceAllString(s, d.use)
 	s = rowsHole.ReplaceAllStringFunc(s, func(hole string) string { return rowsTable(rowsHole.FindStringSubmatch(hole)[1]) })
 	d.resolved.Store(q, s)

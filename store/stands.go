@@ -40,23 +40,22 @@ SELECT 'worker', id, NULL, NULL, '', coalesce(CAST(lanes AS text), ''), CAST(com
  UNION ALL` + standOfWorker + `
   FROM workers
  WHERE ended_at IS NULL AND id <> $1`
-	// For readers: with all live workers, the first due jobs of the classes in $1, $2 of
-	// each, and those that became due by $3 without an admission that noted it, $4 at
-	// most. Of jobs at is first_at, seen place_at, and lane place_id.
+	// For readers: with all live workers, the first due job of each class in $1, and
+	// those that became due by $2 without an admission that noted it, $3 at most. Of jobs at is first_at, seen place_at, and lane place_id.
 	sqlReadStandsOfAll = sqlReadStands + `
  UNION ALL` + standOfWorker + `
   FROM workers
  WHERE ended_at IS NULL
  UNION ALL
 SELECT 'head', id, first_at, place_at, class, place_id, '', worker, '', 0, FALSE
-  FROM ({{heads}}) AS heads
+  FROM ({{head}}) AS heads
  UNION ALL
 SELECT 'ready', id, first_at, place_at, class, place_id, '', worker, '', 0, FALSE
   FROM (SELECT id, first_at, place_at, class, place_id, worker
           FROM jobs {{use jobs_ready_idx}}
-         WHERE state = 'queued' AND NOT due AND ready_at <= $3
+         WHERE state = 'queued' AND NOT due AND ready_at <= $2
          ORDER BY ready_at, place_at, place_id
-         LIMIT $4) AS ready`
+         LIMIT $3) AS ready`
 )
 
 // stands is the answer.
@@ -86,7 +85,7 @@ func (t *tx) standsOfAll(cfg *configState) (*stands, error) {
 	for i, c := range cfg.Classes {
 		classes[i] = c.ID
 	}
-	return t.readStands(sqlReadStandsOfAll, dbJSON[[]string]{classes}, 1, at(t.at), maxPromoted)
+	return t.readStands(sqlReadStandsOfAll, dbJSON[[]string]{classes}, at(t.at), maxPromoted)
 }
 
 // stands are those that were read, or are read now. Whoever asks twice holds the
