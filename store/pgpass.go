@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -213,9 +212,9 @@ func (t *tx) startAndCommit(grants []admission.Grant) ([]service.Grant, error) {
 	switch {
 	case err == nil:
 		t.joined.committed = true
-	case pq.As(err) == nil:
+	case pq.As(err) == nil, t.s.d.sort(err) == faultAway: // the commit may have been under way
 		return nil, errUnconfirmed.Because(&faultError{kind: faultAway, text: err.Error(), spent: t.s.spent(err)})
-	case slices.Contains([]faultKind{faultAway, faultConflict}, t.s.d.sort(err)):
+	case t.s.d.sort(err) == faultConflict:
 		return nil, fmt.Errorf("start jobs: %w", err)
 	default:
 		return nil, fmt.Errorf("%w: %w", errNotAtOnce, err)
