@@ -31,9 +31,10 @@ const (
 //
 // What an ask costs hardly depends on how many jobs it starts. So while several run,
 // the time that an ask took lies between it and the next: where many short jobs run,
-// the slots that become free meanwhile are filled together; the first after a while is
-// filled at once, and so is a single one. Where many jobs come in that can't start yet, each commit rings: after an
-// ask that brought nothing, though jobs wait, the next ring waits longer.
+// the slots that become free meanwhile are filled together, sooner when all are; the
+// first after a while is filled at once, and so is a single one. Where many jobs come
+// in that can't start yet, each commit rings: after an ask that brought nothing, though
+// jobs wait, the next ring waits longer.
 func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -52,6 +53,9 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 			rings = w.backend.Rings()
 			continue
 		case <-gather.C:
+			wake = w.wake
+			continue
+		case <-w.empty: // nothing more to gather
 			wake = w.wake
 			continue
 		case <-wake:
@@ -209,8 +213,12 @@ func (w *Worker) start(ctx context.Context, g service.Grant) {
 		}
 		w.mu.Lock()
 		delete(w.runs, g.Job.ID)
+		none := len(w.runs) == 0
 		w.mu.Unlock()
 		w.poke()
+		if none {
+			signal(w.empty)
+		}
 	})
 }
 

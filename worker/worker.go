@@ -123,6 +123,7 @@ type Worker struct {
 	backend Backend
 	lease   *runner.LeaseClock
 	wake    chan struct{} // holds one token: look for work
+	empty   chan struct{} // holds one token: the last run is over
 	wg      sync.WaitGroup
 	hurry   chan struct{} // closed by StopNow
 	once    sync.Once
@@ -172,7 +173,7 @@ func New(o Options) *Worker {
 	}
 	return &Worker{
 		opts: o, log: o.Log, backend: o.Backend, lease: runner.NewLeaseClock(),
-		wake: make(chan struct{}, 1), hurry: make(chan struct{}), runs: map[string]*run{},
+		wake: make(chan struct{}, 1), empty: make(chan struct{}, 1), hurry: make(chan struct{}), runs: map[string]*run{},
 	}
 }
 
@@ -317,10 +318,13 @@ func (w *Worker) Reload(ctx context.Context) error {
 }
 
 // poke makes the admission loop look for work.
-func (w *Worker) poke() {
+func (w *Worker) poke() { signal(w.wake) } // with a token in it, it will look anyway
+
+// signal leaves a token in c, unless there is one.
+func signal(c chan<- struct{}) {
 	select {
-	case w.wake <- struct{}{}:
-	default: // it will look anyway
+	case c <- struct{}{}:
+	default:
 	}
 }
 
