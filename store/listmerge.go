@@ -13,6 +13,9 @@ const (
 	listGroups = 2000
 	// groupLeast is how many ids are read of a group at a time, at least.
 	groupLeast = 4
+	// groupsFew is of how many groups as many ids are read as are wanted in all: another
+	// round trip would cost more.
+	groupsFew = 6
 )
 
 // listGroup are the jobs of one class in one state, or all that run, as far as a page
@@ -143,7 +146,11 @@ func (m *listMerge) next(want int) ([]string, error) {
 		}
 	}
 	if len(empty) > 0 {
-		if err := m.t.readGroups(empty, min(max(want, groupLeast), groupLeast+2*want/len(empty))); err != nil {
+		n := want // all may be in one of a few groups
+		if len(empty) > groupsFew {
+			n = min(max(want, groupLeast), groupLeast+2*want/len(empty))
+		}
+		if err := m.t.readGroups(empty, n); err != nil {
 			return nil, err
 		}
 	}

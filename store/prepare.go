@@ -40,7 +40,7 @@ func (s *Store) prepare(ctx context.Context) error {
 	}{
 		{s.beat, []string{sqlReadAdmission, sqlBeatWorker, sqlListHeld}},
 		{s.write, s.d.hotStatements()},
-		{s.read, []string{sqlReadAdmission, sqlReadStandsOfAll, cmp.Or(s.d.starts, s.d.heads), sqlCountSilent, sqlListSuccesses}},
+		{s.read, []string{sqlReadAdmission, sqlReadStandsOfAll, cmp.Or(s.d.starts, s.d.heads), sqlCountSilent, sqlListSuccesses, sqlListClassesIn, sqlListRunning, s.d.groups}},
 	} {
 		hot := map[string]*sqlx.Stmt{}
 		for _, q := range p.statements {
