@@ -141,7 +141,7 @@ SELECT id
 SELECT id
   FROM (SELECT id
           FROM jobs {{use jobs_state_idx}}
-         WHERE state = 'queued' AND class >= $1 AND class <= $1
+         WHERE state = 'queued' AND state || '' <> 'running' AND class >= $1 AND class <= $1
          ORDER BY class
          LIMIT 1) AS queued
  UNION ALL

@@ -35,11 +35,11 @@ const sqlListClassesIn = `
   WITH RECURSIVE found (class) AS (
          SELECT (SELECT max(class)
                    FROM jobs {{use jobs_state_idx}}
-                  WHERE state = $1 AND state <> 'running')
+                  WHERE state = $1 AND state || '' <> 'running')
           UNION ALL
          SELECT (SELECT max(j.class)
                    FROM jobs AS j {{use jobs_state_idx}}
-                  WHERE j.state = $1 AND j.state <> 'running' AND j.class < found.class)
+                  WHERE j.state = $1 AND j.state || '' <> 'running' AND j.class < found.class)
            FROM found
           WHERE found.class IS NOT NULL)
 SELECT class

@@ -265,7 +265,7 @@ func firstInStates() string {
                      SELECT id
                        FROM (SELECT id
                                FROM jobs {{use jobs_state_idx}}
-                              WHERE state = '%s' AND class >= $1 AND class <= $1 AND verification = ''
+                              WHERE state = '%s' AND state || '' <> 'running' AND class >= $1 AND class <= $1 AND verification = ''
                               ORDER BY class, id
                               LIMIT 1) AS %[1]s
                       UNION ALL`, state)

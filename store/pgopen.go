@@ -194,11 +194,8 @@ func (s *Store) openPools(ctx context.Context, cfg pq.Config) error {
 	// empty, so no table is read whole. Nor is one read by a bitmap: only a plain scan
 	// of an index notes which of its entries lead to nothing any more, and the lines
 	// and what is in flight leave one behind for each job, until the next vacuum.
-	// And an index that is in the order asked for is never given up for one that looks
-	// as good with a sort: where few jobs were queued when the table was last measured,
-	// those of all classes look as few as those of one.
 	keyed := maps.Clone(session)
-	keyed["plan_cache_mode"], keyed["enable_seqscan"], keyed["enable_bitmapscan"], keyed["enable_sort"] = "force_generic_plan", "off", "off", "off"
+	keyed["plan_cache_mode"], keyed["enable_seqscan"], keyed["enable_bitmapscan"] = "force_generic_plan", "off", "off"
 	// Lists are planned for what they ask, each time, as they are not prepared. They end
 	// at a limit, where a bitmap is whole before its first row comes, and what is counted
 	// is in an index. What is read beside them is prepared.

@@ -76,6 +76,11 @@ func checkBusyPlans(t *testing.T, s *Store) {
 		"end one":      {sqlEndAttempt, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "attempts_"},
 		"start one":    {sqlStartJob, "NULL, NULL, NULL, NULL, NULL", "jobs_"},
 		"held":         {sqlListHeld, "NULL", "Index Scan using attempts_"},
+		"lines' wait":  {sqlCountWaiting, "NULL", "jobs_ready_idx"},
+		"lines":        {sqlCountDue, "", "jobs_line_idx"},
+		"open job":     {sqlFindOpenJob, "NULL", "jobs_state_class_idx"},
+		"classes in":   {sqlListClassesIn, "NULL, NULL", "jobs_state_class_idx"},
+		"groups":       {sqlPGGroups, "NULL, NULL", "jobs_state_class_idx"},
 		"forsaken":     {sqlListForsaken, "", "jobs_worker_idx"},
 		"forsaken by":  {sqlListForsakenBy, "NULL", "jobs_worker_idx"},
 	} {

@@ -117,7 +117,7 @@ func TestPostgresListsStayFlat(t *testing.T) {
 			f          service.JobFilter
 			most, jobs int
 		}{
-			"all":              {service.JobFilter{}, 20, 50},
+			"all":              {service.JobFilter{}, 25, 50},
 			"queued":           {states(queued), page + 12*many, 50},
 			"succeeded":        {states(succeeded), page + 20*many, 50}, // behind the whole backlog
 			"failed":           {states(failed), page + 20*many, 50},

@@ -63,7 +63,7 @@ SELECT given.i, j.id
  CROSS JOIN LATERAL (SELECT h.id
                        FROM jobs AS h
                       WHERE h.state = given.state AND (h.class, h.id) < (given.class, given.before) AND h.class >= given.class
-                        AND h.state <> 'running'
+                        AND h.state || '' <> 'running'
                       ORDER BY h.class DESC, h.id DESC
                       LIMIT $2) AS j`
 )

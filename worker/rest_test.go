@@ -101,6 +101,31 @@ func TestWorkerGathersFreeSlots(t *testing.T) {
 	})
 }
 
+// With all runs over there is nothing more to gather: where runs are shorter than an
+// ask, the next one follows at once.
+func TestWorkerGathersNoMoreThanRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes, runs, slots, jobs = 10 * time.Millisecond, time.Millisecond, 4, 40
+		b := &busyBackend{fakeBackend: newFakeBackend(), takes: takes}
+		w, _ := newTestWorker(b.fakeBackend, func(o *Options) { o.Backend, o.Slots = b, slots })
+		stop, ended := start(t, w)
+		<-time.After(time.Second)
+		for i := range jobs {
+			b.enqueue(fmt.Sprint("job-", i), lanegate.LaneParallel, runs)
+		}
+		ring(b.rings)
+		<-time.After(jobs/slots*(takes+runs) + takes)
+		synctest.Wait()
+		left := 0
+		b.set(func() { left = len(b.queue) })
+		if got := b.got("job-39"); len(got) != 1 {
+			t.Errorf("%d of %d jobs still wait: slots were left empty", left, jobs)
+		}
+		stop()
+		ended()
+	})
+}
+
 // Where no job waits, the next ring is about a new one: it is heard at once, though
 // the ask before it, for the slot that a run left, brought nothing.
 func TestWorkerHearsTheNextJob(t *testing.T) {
