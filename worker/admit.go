@@ -70,6 +70,10 @@ func (w *Worker) admitLoop(ctx context.Context, dead context.CancelFunc) {
 		res, err := w.admit(ctx)
 		took := time.Since(began)
 		pause := min(took, maxGather)
+		select {
+		case <-w.empty: // left from before what runs now
+		default:
+		}
 		if w.Running() > 1 { // otherwise there is nothing to gather
 			wake = nil
 			gather.Reset(pause)

@@ -126,6 +126,31 @@ func TestWorkerGathersNoMoreThanRuns(t *testing.T) {
 	})
 }
 
+// That all runs are over is no news once others have begun: slots that they leave one
+// after the other are filled together.
+func TestWorkerGathersAfterTheLastRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes, rounds = 20 * time.Millisecond, 50
+		b := &busyBackend{fakeBackend: newFakeBackend(), takes: takes}
+		w, _ := newTestWorker(b.fakeBackend, func(o *Options) { o.Backend, o.Slots = b, 4 })
+		stop, ended := start(t, w)
+		<-time.After(time.Second)
+		before := len(b.asked())
+		for i := range rounds {
+			b.submit(fmt.Sprint("alone-", i), lanegate.LaneParallel, 10*time.Millisecond)
+			<-time.After(takes + 5*time.Millisecond)
+			b.enqueue(fmt.Sprint("short-", i), lanegate.LaneParallel, 5*time.Millisecond) // both start when it ends
+			b.enqueue(fmt.Sprint("long-", i), lanegate.LaneParallel, 12*time.Millisecond)
+			<-time.After(time.Second)
+		}
+		if n := len(b.asked()) - before; n > 3*rounds { // one for each start, and one that finds nothing more
+			t.Errorf("%d asks in %d rounds: slots were filled one by one", n, rounds)
+		}
+		stop()
+		ended()
+	})
+}
+
 // Where no job waits, the next ring is about a new one: it is heard at once, though
 // the ask before it, for the slot that a run left, brought nothing.
 func TestWorkerHearsTheNextJob(t *testing.T) {
