@@ -173,7 +173,8 @@ type Admitted struct {
 type AdmissionStore interface {
 	// Admit runs admission for one worker in one transaction: it takes the
 	// admission row, makes due what is due, calls admission.Plan and applies the
-	// grants. ErrWorkerGone when the worker is not live.
+	// grants. Where a job that was to start is gone, another transaction may fill
+	// what it leaves free. ErrWorkerGone when the worker is not live.
 	Admit(ctx context.Context, ask Ask) (Admitted, error)
 	// Snapshot reads admission's input without locks, for explanations; every
 	// class's list of due jobs holds at most its head, or what the trial's round needs.

@@ -14,31 +14,64 @@ import (
 
 // Admit implements service.Store.
 func (s *Store) Admit(ctx context.Context, ask service.Ask) (service.Admitted, error) {
-	var res service.Admitted
+	res, gone, err := s.admitBy(ctx, ask, s.d.inPass)
+	if err != nil || !gone {
+		return res, err
+	}
+	more, _, err := s.admitBy(ctx, without(ask, res.Grants), nil)
+	if err != nil { // what has started goes on; the worker asks again at once
+		s.log.WarnContext(ctx, "jobs were gone when they were to start, and no others could", "err", err)
+		res.NextDue, res.NoneWaits = 0, false
+		return res, nil
+	}
+	more.Grants = slices.Concat(res.Grants, more.Grants)
+	more.Skipped = slices.Concat(res.Skipped, more.Skipped)
+	for lane, n := range more.Fallbacks {
+		res.Fallbacks[lane] += n
+	}
+	more.Fallbacks = res.Fallbacks // not nil, as it chose jobs
+	return more, nil
+}
+
+// admitBy is one admission; by is dialect.inPass, or nil for the long way. gone: some of
+// the jobs that it chose did not wait any more, and others may start in their place.
+func (s *Store) admitBy(ctx context.Context, ask service.Ask, by passFunc) (res service.Admitted, gone bool, err error) {
 	var together *togetherError
 	run := func(t *tx) (err error) {
 		t.singly = together != nil
 		res, err = t.admit(ask)
 		t.void = !t.wrote && len(res.Grants) == 0 && res.Trial == ""
 		together, _ = errors.AsType[*togetherError](err)
+		gone = t.gone
 		return err
 	}
-	admit := func() error { return s.inAdmissionTx(ctx, "admit", run) }
-	err := errNotAtOnce
-	if s.d.inPass != nil {
-		err = s.d.inPass(s, ctx, "admit", ask, run)
+	err = errNotAtOnce
+	if by != nil {
+		err = by(s, ctx, "admit", ask, run)
 	}
 	if errors.Is(err, errNotAtOnce) {
-		err = admit()
+		err = s.inAdmissionTx(ctx, "admit", run)
 	}
 	if together != nil {
 		s.log.WarnContext(ctx, "jobs are started one by one", "err", err)
-		err = admit()
+		err = s.inAdmissionTx(ctx, "admit", run)
 	}
 	if err != nil {
-		return service.Admitted{}, err
+		return service.Admitted{}, false, err
 	}
-	return res, nil
+	return res, gone, nil
+}
+
+// without is the ask of a worker that has these jobs to run, too.
+func without(ask service.Ask, started []service.Grant) service.Ask {
+	for _, g := range started {
+		if g.Attempt.Lane == lanegate.LaneSerial {
+			ask.SerialFree = false
+		} else {
+			ask.Free--
+		}
+	}
+	return ask
 }
 
 func (t *tx) admit(ask service.Ask) (res service.Admitted, err error) {
@@ -102,13 +135,7 @@ func (t *tx) plan(ask service.Ask, live []workerRow, res *service.Admitted, last
 		}
 		res.Grants = slices.Concat(res.Grants, gang)
 		grant(res, started)
-		for _, g := range started {
-			if g.Attempt.Lane == lanegate.LaneSerial {
-				ask.SerialFree = false
-			} else {
-				ask.Free--
-			}
-		}
+		ask = without(ask, started)
 		if !gone {
 			break
 		}
@@ -123,8 +150,12 @@ func (t *tx) planAtOnce(d admission.Decision, res *service.Admitted) error {
 		return err
 	}
 	started, err := t.startAndCommit(d.Grants)
+	if err != nil {
+		return err
+	}
+	t.gone = len(started) < len(d.Grants)
 	grant(res, started)
-	return err
+	return nil
 }
 
 // grant enters ordinary starts into the answer.

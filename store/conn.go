@@ -48,7 +48,7 @@ type begun struct {
 // is replaced once: nothing has happened on it.
 func (s *Store) beginOn(ctx context.Context, db *sqlx.DB, opts *sql.TxOptions, limit time.Duration) (*begun, error) {
 	b, err := s.tryBegin(ctx, db, opts, limit)
-	if err != nil && s.d.spent != nil && isLost(err) {
+	if err != nil && s.d.spent != nil && diedIdle(err) {
 		return s.tryBegin(ctx, db, opts, limit)
 	}
 	return b, err

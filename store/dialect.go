@@ -15,6 +15,9 @@ import (
 	"github.com/lanegate/lanegate/service"
 )
 
+// passFunc is the kind of dialect.inPass.
+type passFunc func(s *Store, ctx context.Context, what string, ask service.Ask, fn func(t *tx) error) error
+
 // dialect is everything the engines don't share. Adding one means filling this
 // struct and a folder of migrations.
 type dialect struct {
@@ -68,7 +71,7 @@ type dialect struct {
 	// inPass is inAdmissionTx for an admission, by as few round trips as can be: what
 	// it reads comes with its beginning, and fn may end it by tx.startAndCommit. It may
 	// answer errNotAtOnce, having changed nothing. nil where there are none.
-	inPass func(s *Store, ctx context.Context, what string, ask service.Ask, fn func(t *tx) error) error
+	inPass passFunc
 	// beginGroup locks what the items of a group will touch and begins t behind these
 	// locks, lockClass locks the row of a class that was not among it, lockGrants the
 	// jobs that are about to start, returning those that still may; nil where a

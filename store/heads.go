@@ -62,6 +62,7 @@ func (t *tx) dueHeads(cfg *configState, in admission.Input, need map[string]int,
 			busy[r.Class]++
 		}
 	}
+	t.s.busy.Store(&busy)
 	first, most := t.s.lineParts(cfg, busy, need, free)
 	var due []admission.Due
 	if ahead := t.lines; ahead != nil && ahead.cfg == cfg && len(need) == 0 {
@@ -131,14 +132,18 @@ type linesRead struct {
 }
 
 // linesAhead says which starts of lines an admission of ask will read, as far as this
-// process knows: as if nothing were in flight. nil when it can't tell, or when a
-// verification run may need others.
+// process knows: as if what was in flight for its last one still were. nil when it
+// can't tell, or when a verification run may need others.
 func (s *Store) linesAhead(ask service.Ask) *linesRead {
 	cfg := s.config.Load()
 	if cfg == nil || cfg.trials || len(cfg.Classes) == 0 {
 		return nil
 	}
-	first, _ := s.lineParts(cfg, nil, nil, freeOf(ask))
+	var busy map[string]int
+	if last := s.busy.Load(); last != nil {
+		busy = *last
+	}
+	first, _ := s.lineParts(cfg, busy, nil, freeOf(ask))
 	return &linesRead{cfg: cfg, first: first}
 }
 

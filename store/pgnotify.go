@@ -2,7 +2,9 @@ package store
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
+	"fmt"
 	"net/url"
 	"strconv"
 	"time"
@@ -33,7 +35,7 @@ func (s *Store) Notify(ctx context.Context, channel, payload string) error {
 		return errNoNotify
 	}
 	err := s.notify(ctx, channel, payload)
-	if err != nil && isLost(err) {
+	if err != nil && ctx.Err() == nil && isLost(err) {
 		err = s.notify(ctx, channel, payload) // the connection was dead; twice is as good as once
 	}
 	if err != nil {
@@ -47,13 +49,28 @@ func (s *Store) notify(ctx context.Context, channel, payload string) error {
 	if err != nil {
 		return err
 	}
-	// Its end is bounded by the server's statement_timeout and silentConn.
-	_, err = conn.ExecContext(context.WithoutCancel(ctx), sqlNotify, channel, payload)
+	err = conn.Raw(func(driven any) error {
+		c, ok := driven.(*pgConn)
+		if !ok {
+			return fmt.Errorf("the connection is a %T", driven)
+		}
+		return c.notify(ctx, channel, payload)
+	})
 	if err != nil && (isLost(err) || s.spent(err)) {
 		s.drop(conn)
 	} else {
 		_ = conn.Close()
 	}
+	return err
+}
+
+// notify runs sqlNotify. The connection is closed when ctx ends before the answer has
+// come: that is no wait for a silent server, as the driver's own end of a statement is.
+func (c *pgConn) notify(ctx context.Context, channel, payload string) error {
+	if c.net != nil {
+		defer context.AfterFunc(ctx, func() { _ = c.net.Close() })()
+	}
+	_, err := c.ExecContext(context.WithoutCancel(ctx), sqlNotify, []driver.NamedValue{{Ordinal: 1, Value: channel}, {Ordinal: 2, Value: payload}})
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
@@ -32,22 +33,20 @@ import (
 // binary are worth a round trip.
 const pgPassed = 4
 
-// sqlPGStartAll is sqlPGStartJobs for a commit that comes with it: all jobs start, or
-// the statement fails. Only a value that is wrong for its type makes it so, and the
-// server's log says which job.
-const sqlPGStartAll = pgStarting + `
-SELECT ` + jobColumns + `, p.payload,
-       CASE WHEN p.payload IS NULL THEN CAST('job ' || g.job || ' is gone since it was chosen' AS bigint) ELSE 1 END AS sure
-  FROM (SELECT job FROM w) AS g
-  LEFT JOIN j ON j.id = g.job
-  LEFT JOIN job_payloads AS p ON p.job_id = j.id`
+// sqlPGStartKept is sqlPGStartJobs for a commit that comes with it, behind which nothing
+// can be taken back: a job without its payload doesn't start.
+const sqlPGStartKept = pgStarting + `
+       AND (SELECT true FROM job_payloads AS p WHERE p.job_id = w.job)` + pgBegun + `
+SELECT ` + jobColumns + `, p.payload
+  FROM j
+  JOIN job_payloads AS p ON p.job_id = j.id`
 
 // pgNamed prepares on a connection what passes execute by name.
 func pgNamed(d *dialect) string {
 	return "PREPARE lanegate_lock AS " + d.sql(d.lockAdmission) +
 		"; PREPARE lanegate_stands (text) AS " + d.sql(sqlReadStandsFor) +
 		"; PREPARE lanegate_lines (json) AS " + d.sql(d.starts) +
-		"; PREPARE lanegate_start (" + strings.Join(rowTypes(sqlPGStartAll), "[], ") + "[]) AS " + d.sql(sqlPGStartAll)
+		"; PREPARE lanegate_start (" + strings.Join(rowTypes(sqlPGStartKept), "[], ") + "[]) AS " + d.sql(sqlPGStartKept)
 }
 
 // joinedKey is where the context of a begin says that BEGIN comes with the first
@@ -55,16 +54,16 @@ func pgNamed(d *dialect) string {
 type joinedKey struct{}
 
 // joinedTx is a transaction whose BEGIN comes with its first statements, and maybe its
-// COMMIT with the last. Who sends them says so here. It belongs to the transaction's
-// goroutine, but for the end of its context, by which database/sql rolls back.
+// COMMIT with the last. Who sends them says so here; database/sql looks from a goroutine
+// of its own, too, when the transaction's time is over.
 type joinedTx struct {
 	driver.Tx
-	begun, committed bool
+	begun, committed atomic.Bool
 }
 
 // Commit implements driver.Tx.
 func (j *joinedTx) Commit() error {
-	if j.committed {
+	if j.committed.Load() {
 		return nil
 	}
 	return j.Tx.Commit()
@@ -72,7 +71,7 @@ func (j *joinedTx) Commit() error {
 
 // Rollback implements driver.Tx.
 func (j *joinedTx) Rollback() error {
-	if !j.begun || j.committed {
+	if !j.begun.Load() || j.committed.Load() {
 		return nil
 	}
 	return j.Tx.Rollback()
@@ -90,7 +89,7 @@ func (c *pgConn) beginJoined(ctx context.Context) (*joinedTx, error) {
 }
 
 // errNotAtOnce: a pass changed nothing, as its starts can't be made and committed
-// together; the long way tells why, or does without those that are gone.
+// together; the long way tells why.
 var errNotAtOnce = errors.New("a pass in two round trips is not possible")
 
 // pgInPass is inAdmissionTx for an admission of ask, with all that it reads at first
@@ -124,7 +123,7 @@ func (s *Store) pgPass(ctx context.Context, ask service.Ask, fn func(t *tx) erro
 		switch {
 		case err == nil:
 			return fn(t)
-		case isLost(err):
+		case diedIdle(err):
 			dead = true
 			return &faultError{kind: faultAway, text: err.Error(), spent: true}
 		}
@@ -144,7 +143,7 @@ func (t *tx) pgBeginPass(ask service.Ask) error {
 		}
 		statements = append(statements, "EXECUTE lanegate_lines("+pq.QuoteLiteral(string(want))+")")
 	}
-	t.joined.begun = true
+	t.joined.begun.Store(true)
 	rows, err := t.q.QueryxContext(t.ctx, strings.Join(statements, "; "))
 	if err != nil {
 		return fmt.Errorf("lock the admission row, and read what is in flight: %w", err)
@@ -183,15 +182,15 @@ func scanSets(rows *sqlx.Rows, sets ...any) error {
 	return errors.Join(rows.Err(), rows.Close())
 }
 
-// startAndCommit makes all of these starts and commits them, in one round trip, or
-// changes nothing: then the answer is errNotAtOnce, or an error of the database. If
+// startAndCommit starts those of the jobs that still wait and commits, in one round
+// trip, or changes nothing: then the error is errNotAtOnce, or one of the database. If
 // the commit may have been made, it is errUnconfirmed.
 func (t *tx) startAndCommit(grants []admission.Grant) ([]service.Grant, error) {
 	given, begun, err := t.startsOf(grants)
 	if err != nil {
 		return nil, err
 	}
-	args, err := literalsOf(sqlPGStartAll, given)
+	args, err := literalsOf(sqlPGStartKept, given)
 	if err != nil {
 		return nil, err
 	}
@@ -200,30 +199,24 @@ func (t *tx) startAndCommit(grants []admission.Grant) ([]service.Grant, error) {
 		return nil, errNotAtOnce // it would end there
 	}
 	t.wrote = true
-	var jobs []struct {
-		startedRow
-		Sure int `db:"sure"`
-	}
+	var jobs []startedRow
 	rows, err := t.q.QueryxContext(t.ctx, statement)
 	if err == nil {
 		defer func() { _ = rows.Close() }()
 		err = scanSets(rows, &jobs)
 	}
-	switch {
-	case err == nil:
-		t.joined.committed = true
-	case pq.As(err) == nil, t.s.d.sort(err) == faultAway: // the commit may have been under way
+	if err == nil {
+		t.joined.committed.Store(true)
+		return granted(grants, begun, jobs), nil
+	}
+	switch kind := t.s.d.sort(err); {
+	case pq.As(err) == nil: // no answer: the commit may have been under way
 		return nil, errUnconfirmed.Because(&faultError{kind: faultAway, text: err.Error(), spent: t.s.spent(err)})
-	case t.s.d.sort(err) == faultConflict:
+	case kind == faultAway || kind == faultConflict: // the server's answer, and nothing was committed
 		return nil, fmt.Errorf("start jobs: %w", err)
 	default:
 		return nil, fmt.Errorf("%w: %w", errNotAtOnce, err)
 	}
-	started := make([]startedRow, len(jobs))
-	for i, j := range jobs {
-		started[i] = j.startedRow
-	}
-	return granted(grants, begun, started), nil
 }
 
 // literalsOf turns the argument lists of rows into one literal of an array for each

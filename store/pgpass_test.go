@@ -5,11 +5,13 @@ package store
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,12 +27,27 @@ import (
 // pgTrips stands between a store and its server and counts the messages that the server
 // has to answer before the store goes on: round trips.
 type pgTrips struct {
-	n   atomic.Int64
-	cut atomic.Value // string: a query with it ends its connection instead
+	n    atomic.Int64
+	rule atomic.Pointer[pgRule] // nil: all goes through
+}
+
+// pgRule says what happens to a query with a text, as often as it comes.
+type pgRule struct {
+	text string
+	how  string        // "cut": its connection ends; "swallow": it stays without an answer; "unanswered": the server does it, and its answer ends the connection
+	came chan struct{} // told when there is room
+}
+
+// with applies a rule while do runs.
+func (p *pgTrips) with(how, text string, do func(came <-chan struct{})) {
+	r := &pgRule{text, how, make(chan struct{}, 1)}
+	p.rule.Store(r)
+	do(r.came)
+	p.rule.Store(nil)
 }
 
 // newPGTrips is a store behind a counter.
-func newPGTrips(t *testing.T) (*Store, *pgTrips) {
+func newPGTrips(t *testing.T, o Options) (*Store, *pgTrips) {
 	t.Helper()
 	server, name := pgtest.Database(t, migratePG)
 	socket := filepath.Join(t.TempDir(), ".s.PGSQL.5432")
@@ -40,7 +57,6 @@ func newPGTrips(t *testing.T) (*Store, *pgTrips) {
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	p := &pgTrips{}
-	p.cut.Store("")
 	go func() {
 		for {
 			front, err := l.Accept()
@@ -52,25 +68,39 @@ func newPGTrips(t *testing.T) (*Store, *pgTrips) {
 				_ = front.Close()
 				continue
 			}
+			deaf := &atomic.Bool{}
 			go func() {
-				_, _ = io.Copy(front, back)
+				_, _ = io.Copy(answers{front, deaf}, back)
 				_ = front.Close()
 			}()
 			go func() {
-				p.forward(front, back)
+				p.forward(front, back, deaf)
 				_ = back.Close()
 			}()
 		}
 	}()
-	url := strings.ReplaceAll(server.URL(name), urlDir(server.Socket()), urlDir(socket))
-	return newStore(t, Options{Path: url}), p
+	o.Path = strings.ReplaceAll(server.URL(name), urlDir(server.Socket()), urlDir(socket))
+	return newStore(t, o), p
 }
 
 func urlDir(socket string) string { return strings.ReplaceAll(filepath.Dir(socket), "/", "%2F") }
 
+// answers are for a client that may be deaf to them.
+type answers struct {
+	io.Writer
+	deaf *atomic.Bool
+}
+
+func (a answers) Write(b []byte) (int, error) {
+	if a.deaf.Load() {
+		return 0, io.ErrClosedPipe
+	}
+	return a.Writer.Write(b)
+}
+
 // forward passes the client's messages on: a length and what it counts, behind a kind
 // for all but the first.
-func (p *pgTrips) forward(front io.Reader, back io.Writer) {
+func (p *pgTrips) forward(front io.Reader, back io.Writer, deaf *atomic.Bool) {
 	r := bufio.NewReader(front)
 	for first := true; ; first = false {
 		var head []byte
@@ -91,14 +121,33 @@ func (p *pgTrips) forward(front io.Reader, back io.Writer) {
 		}
 		if !first && (head[0] == 'Q' || head[0] == 'S') { // query, sync
 			p.n.Add(1)
-			if cut := p.cut.Load().(string); cut != "" && bytes.Contains(body, []byte(cut)) {
-				return
+		}
+		if r := p.rule.Load(); r != nil && !first && bytes.Contains(body, []byte(r.text)) {
+			select {
+			case r.came <- struct{}{}:
+			default:
 			}
+			switch r.how {
+			case "cut":
+				return
+			case "swallow":
+				continue
+			}
+			deaf.Store(true)
 		}
 		if _, err := back.Write(append(append(head, size...), body...)); err != nil {
 			return
 		}
 	}
+}
+
+// number is the answer to a question for one.
+func number(t *testing.T, s *Store, q string) (n int) {
+	t.Helper()
+	if err := s.read.Get(&n, q); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // count is how many round trips do makes.
@@ -112,7 +161,7 @@ func (p *pgTrips) count(do func()) int {
 // for the pass that starts it. More jobs than pgPassed take one more.
 func TestPostgresRoundTripsOfAPass(t *testing.T) {
 	t.Parallel()
-	s, trips := newPGTrips(t)
+	s, trips := newPGTrips(t, Options{})
 	addWide(t, s, 3, 2*pgPassed)
 	mustRegister(t, s, "w")
 	round := func(jobs int) (submit, admit, end, idle int) {
@@ -151,7 +200,7 @@ func TestPostgresRoundTripsOfAPass(t *testing.T) {
 // Other replicas are told of a job by one round trip, at the moment when a pass begins.
 func TestPostgresRoundTripsOfANotification(t *testing.T) {
 	t.Parallel()
-	s, trips := newPGTrips(t)
+	s, trips := newPGTrips(t, Options{})
 	tell := func() {
 		if err := s.Notify(t.Context(), "bells", "{}"); err != nil {
 			t.Fatal(err)
@@ -214,22 +263,165 @@ func TestPostgresPassByAnOldConfiguration(t *testing.T) {
 	}
 }
 
-// A commit that came with the starts and was not answered may have been made.
+// A commit that came with the starts and was not answered may have been made, or not:
+// what was is among what the worker holds at its next beat, and is not started again.
 func TestPostgresPassWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
-	s, trips := newPGTrips(t)
+	for how, lands := range map[string]bool{"cut": false, "unanswered": true} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s, trips := newPGTrips(t, Options{})
+			addWide(t, s, 1, 4)
+			mustRegister(t, s, "w")
+			job := mustSubmit(t, s, "wide-00")
+			trips.with(how, "; COMMIT", func(<-chan struct{}) {
+				res, err := s.Admit(t.Context(), service.Ask{Worker: "w", Free: 1})
+				if !errors.Is(err, lanegate.ErrOutcomeUnknown) || len(res.Grants) != 0 {
+					t.Errorf("the answer was lost: %d grants, %v, want %v", len(res.Grants), err, lanegate.ErrOutcomeUnknown)
+				}
+			})
+			eventually(t, "the server has done, or dropped, what was not answered", func() bool {
+				return number(t, s, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE '%transaction%'") == 0
+			})
+			again := mustAdmit(t, s, "w").Grants
+			held, err := s.Beat(t.Context(), "w")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := number(t, s, "SELECT count(*) FROM attempts"); n != 1 || len(held) != 1 || held[0].Fence.Job != job.ID || held[0].Fence.Number != 1 {
+				t.Errorf("%d attempts, the worker holds %+v: want the job's first", n, held)
+			}
+			if started := len(again) == 0; started != lands {
+				t.Errorf("%d grants of the next pass, where the commit landed: %v", len(again), lands)
+			}
+		})
+	}
+}
+
+// A server that refuses the starts has changed nothing: that is no unknown outcome.
+func TestPostgresPassRefused(t *testing.T) {
+	t.Parallel()
+	s := newPG(t, Options{LockTimeout: 300 * time.Millisecond})
 	addWide(t, s, 1, 4)
 	mustRegister(t, s, "w")
 	job := mustSubmit(t, s, "wide-00")
-	trips.cut.Store("; COMMIT")
-	_, err := s.Admit(t.Context(), service.Ask{Worker: "w", Free: 1})
-	if !errors.Is(err, lanegate.ErrOutcomeUnknown) {
-		t.Errorf("the answer was lost: %v, want %v", err, lanegate.ErrOutcomeUnknown)
+	other := hold(t, s, "SELECT 1 FROM jobs WHERE id = $1 FOR UPDATE", job.ID)
+	if _, err := s.Admit(t.Context(), service.Ask{Worker: "w", Free: 1}); !errors.Is(err, lanegate.ErrUnavailable) || errors.Is(err, lanegate.ErrOutcomeUnknown) {
+		t.Errorf("the job's row is locked: %v, want %v", err, lanegate.ErrUnavailable)
 	}
-	trips.cut.Store("")
-	if res := mustAdmit(t, s, "w"); len(res.Grants) != 1 || res.Grants[0].Job.ID != job.ID || res.Grants[0].Attempt.Number != 1 {
-		t.Errorf("grants = %+v, want the job that was not started", res.Grants)
+	if err := other.Rollback(); err != nil {
+		t.Fatal(err)
 	}
+	if res := mustAdmit(t, s, "w"); len(res.Grants) != 1 || res.Grants[0].Attempt.Number != 1 {
+		t.Errorf("grants = %+v, want the first attempt", res.Grants)
+	}
+}
+
+// A pass whose time is over just when its commit is confirmed has committed.
+func TestPostgresPassCommittedAtTheLastMoment(t *testing.T) {
+	t.Parallel()
+	s := newPG(t, Options{})
+	addWide(t, s, 1, 4)
+	mustRegister(t, s, "w")
+	mustSubmit(t, s, "wide-00")
+	var started int
+	err := s.pgInPass(t.Context(), "admit", service.Ask{Worker: "w", Free: 1}, func(q *tx) error {
+		res, err := q.admit(service.Ask{Worker: "w", Free: 1})
+		started = len(res.Grants)
+		ended, cancel := context.WithCancel(q.ctx)
+		cancel()
+		q.ctx = ended
+		_ = q.q.Rollback() // as database/sql does when its time is over
+		return err
+	})
+	if err != nil || started != 1 {
+		t.Errorf("%d starts, %v; want one that is told", started, err)
+	}
+}
+
+// What is gone when it is to start is left out; what it leaves free is filled, and the
+// server has nothing to complain about, as its log would have the attempts' tokens.
+func TestPostgresPassWithoutTheGone(t *testing.T) {
+	t.Parallel()
+	server := pgtest.New(t)
+	s := newStore(t, Options{Path: server.URL("test")})
+	addWide(t, s, 2, 2)
+	mustRegister(t, s, "w")
+	gone, kept, other := mustSubmit(t, s, "wide-00"), mustSubmit(t, s, "wide-00"), mustSubmit(t, s, "wide-01")
+	cancelled := hold(t, s, "UPDATE jobs SET state = 'cancelled', finished_at = clock_timestamp() WHERE id = $1", gone.ID)
+	granted := make(chan []string, 1)
+	go func() {
+		var ids []string
+		for _, g := range mustAdmit(t, s, "w").Grants {
+			ids = append(ids, g.Job.ID)
+		}
+		slices.Sort(ids)
+		granted <- ids
+	}()
+	waitsForLock(t, s)
+	if err := cancelled.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{kept.ID, other.ID}, <-granted); diff != "" {
+		t.Errorf("started (-want +got)\n%s", diff)
+	}
+	if log := server.Log(); strings.Contains(log, "ERROR") {
+		t.Errorf("the server's log:\n%s", log)
+	}
+}
+
+// A pass does not start a job that has no payload; the long way says which one.
+func TestPostgresPassWithoutAPayload(t *testing.T) {
+	t.Parallel()
+	s := newPG(t, Options{})
+	addWide(t, s, 2, 2)
+	mustRegister(t, s, "w")
+	broken, other := mustSubmit(t, s, "wide-00"), mustSubmit(t, s, "wide-01")
+	if _, err := s.write.Exec("DELETE FROM job_payloads WHERE job_id = $1", broken.ID); err != nil {
+		t.Fatal(err)
+	}
+	if g := mustAdmit(t, s, "w").Grants; len(g) != 1 || g[0].Job.ID != other.ID {
+		t.Errorf("grants = %+v, want the other job's", g)
+	}
+	if n := number(t, s, "SELECT count(*) FROM jobs WHERE state = 'running'"); n != 1 {
+		t.Errorf("%d jobs run, want 1", n)
+	}
+}
+
+// A notification is given up when the caller's time is over, however silent the server is.
+func TestPostgresNotificationEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	s, trips := newPGTrips(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	trips.with("swallow", "pg_notify", func(came <-chan struct{}) {
+		go func() {
+			<-came
+			cancel()
+		}()
+		if err := s.Notify(ctx, "bells", "{}"); !errors.Is(err, context.Canceled) {
+			t.Errorf("notify: %v, want %v", err, context.Canceled)
+		}
+	})
+	if err := s.Notify(t.Context(), "bells", "{}"); err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+}
+
+// A server that is silent is not asked twice: each wait holds the process's turn.
+func TestPostgresPassMeetsASilentServer(t *testing.T) {
+	t.Parallel()
+	s, trips := newPGTrips(t, Options{TxTimeout: 300 * time.Millisecond})
+	mustRegister(t, s, "w")
+	trips.with("swallow", "EXECUTE lanegate_lock", func(<-chan struct{}) {
+		n := trips.count(func() {
+			if _, err := s.Admit(t.Context(), service.Ask{Worker: "w", Free: 1}); !errors.Is(err, lanegate.ErrUnavailable) {
+				t.Errorf("admit: %v, want %v", err, lanegate.ErrUnavailable)
+			}
+		})
+		if n > 2 { // the first prepares
+			t.Errorf("%d messages to a server that says nothing", n)
+		}
+	})
 }
 
 // Whatever a value holds, it comes to the server as it is, by either rule for backslashes.

@@ -55,7 +55,7 @@ func checkBusyPlans(t *testing.T, s *Store) {
 		"begin group":  {sqlPGReadGroup, "NULL, NULL", "idempotency_keys_pkey"},
 		"lock group":   {sqlPGLockSubmissions, "NULL, NULL, NULL", "One-Time Filter"},
 		"start":        {sqlPGStartJobs, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "jobs_pkey"},
-		"start all":    {sqlPGStartAll, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "job_payloads_pkey"},
+		"start kept":   {sqlPGStartKept, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "job_payloads_pkey"},
 		"lock granted": {sqlPGLockGrants, "NULL", "jobs_pkey"},
 		"lock jobs":    {sqlPGLockJobs, "NULL", "jobs_pkey"},
 		"end":          {bulkEndAttempt.many, strings.TrimSuffix(strings.Repeat("NULL, ", 10), ", "), "attempts_pkey"},

@@ -109,6 +109,14 @@ func sortSQLState(code pqerror.Code) faultKind {
 	return faultBug
 }
 
+// diedIdle says of an error at a connection's first message whether the connection had
+// died before, as after a restart of the server, so that another one is worth a try. A
+// server that is silent will be so there, too.
+func diedIdle(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return isLost(err) && !(ok && e.Timeout())
+}
+
 // isLost says whether the connection itself is gone.
 func isLost(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||

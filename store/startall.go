@@ -75,7 +75,7 @@ type begunAttempt struct {
 // One statement for all that a start reads and writes. Locks are taken in the order
 // of w, which is that of the jobs' ids: each row of w seeks its job. The attempt's
 // other columns are those of a start outside of a verification run.
-const sqlPGStartJobs = pgStarting + `
+const sqlPGStartJobs = pgStarting + pgBegun + `
 SELECT ` + jobColumns + `, p.payload
   FROM j
   LEFT JOIN job_payloads AS p ON p.job_id = j.id`
@@ -89,7 +89,9 @@ const pgStarting = `
     UPDATE jobs SET state = 'running', attempts = attempts + 1, started_at = w.now, reason = '',
            route_lane = w.lane, route_reason = w.route_reason, route_wanted = w.route_wanted
       FROM w
-     WHERE id = w.job AND coalesce(state, '') = 'queued' AND due
+     WHERE id = w.job AND coalesce(state, '') = 'queued' AND due`
+
+const pgBegun = `
     RETURNING jobs.*),
        a AS (
     INSERT INTO attempts (job_id, number, token, class, lane, route_reason, route_wanted, units, fingerprint, worker,

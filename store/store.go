@@ -126,6 +126,8 @@ type Store struct {
 	// emptied are the classes whose part of a line, read for an admission, was too
 	// short lately. It is only a guess at how much to read at once.
 	emptied atomic.Pointer[map[string]bool]
+	// busy is how many jobs of each class were in flight for the last admission.
+	busy atomic.Pointer[map[string]int]
 	// lines is how many classes had jobs in line at the last admission, another guess.
 	lines   atomic.Int64
 	blocked blockedHeads

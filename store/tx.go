@@ -37,6 +37,8 @@ type tx struct {
 	// with it; nil when they were not, or are of no use any more.
 	joined *joinedTx
 	lines  *linesRead
+	// gone: jobs that were to start by startAndCommit did not wait any more.
+	gone bool
 	// wrote: exec was called, or a start. void: nothing was changed, so there is nothing to commit,
 	// which would wait for the disk only because rows were locked.
 	wrote, void bool
@@ -164,7 +166,7 @@ func (s *Store) once(ctx context.Context, db *sqlx.DB, fn func(t *tx) error) (er
 	}
 	defer func() { b.end(err) }()
 	t := &tx{s: s, ctx: b.ctx, q: b.q, hot: s.hot[db]}
-	if err := fn(t); err != nil || t.void {
+	if err := fn(t); err != nil || t.void || t.joined != nil && t.joined.committed.Load() {
 		return err
 	}
 	if err := b.q.Commit(); err != nil {

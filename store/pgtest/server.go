@@ -37,7 +37,7 @@ type Server struct {
 	mu   sync.Mutex
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has ended
-	log  bytes.Buffer
+	log  serverLog
 }
 
 // newServer makes a database cluster and starts a server on it.
@@ -109,6 +109,35 @@ func plainUser() (*syscall.Credential, error) {
 	}
 	return nil, errors.New("there is neither a user postgres nor a user nobody to run the server as")
 }
+
+// serverLog is what a server has written since its last start.
+type serverLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *serverLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *serverLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// Reset forgets all.
+func (l *serverLog) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Reset()
+}
+
+// Log is what the server has written since its last start.
+func (s *Server) Log() string { return s.log.String() }
 
 // Start starts the server, again after a Stop, and returns when it answers.
 func (s *Server) Start() error {
