@@ -391,14 +391,15 @@ func TestPostgresPassWithoutAPayload(t *testing.T) {
 // A notification is given up when the caller's time is over, however silent the server is.
 func TestPostgresNotificationEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	s, trips := newPGTrips(t, Options{})
+	s, trips := newPGTrips(t, Options{TxTimeout: 5 * time.Minute}) // which bounds a silence
 	ctx, cancel := context.WithCancel(t.Context())
 	trips.with("swallow", "pg_notify", func(came <-chan struct{}) {
-		go func() {
-			<-came
-			cancel()
-		}()
-		if err := s.Notify(ctx, "bells", "{}"); !errors.Is(err, context.Canceled) {
+		told := make(chan error, 1)
+		go func() { told <- s.Notify(ctx, "bells", "{}") }()
+		<-came
+		cancel()
+		eventually(t, "it is given up", func() bool { return len(told) == 1 })
+		if err := <-told; !errors.Is(err, context.Canceled) {
 			t.Errorf("notify: %v, want %v", err, context.Canceled)
 		}
 	})
