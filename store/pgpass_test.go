@@ -34,7 +34,7 @@ type pgTrips struct {
 // pgRule says what happens to a query with a text, as often as it comes.
 type pgRule struct {
 	text string
-	how  string        // "cut": its connection ends; "swallow": it stays without an answer; "unanswered": the server does it, and its answer ends the connection
+	how  string        // "cut": its connection ends; "swallow": neither it nor any later one has an answer; "unanswered": the server does it, and its answer ends the connection
 	came chan struct{} // told when there is room
 }
 
@@ -122,16 +122,17 @@ func (p *pgTrips) forward(front io.Reader, back io.Writer, deaf *atomic.Bool) {
 		if !first && (head[0] == 'Q' || head[0] == 'S') { // query, sync
 			p.n.Add(1)
 		}
-		if r := p.rule.Load(); r != nil && !first && bytes.Contains(body, []byte(r.text)) {
+		if rule := p.rule.Load(); rule != nil && !first && bytes.Contains(body, []byte(rule.text)) {
 			select {
-			case r.came <- struct{}{}:
+			case rule.came <- struct{}{}:
 			default:
 			}
-			switch r.how {
+			switch rule.how {
 			case "cut":
 				return
 			case "swallow":
-				continue
+				_, _ = io.Copy(io.Discard, r)
+				return
 			}
 			deaf.Store(true)
 		}
