@@ -86,6 +86,46 @@ func TestPostgresMigrationsUpAndDown(t *testing.T) {
 	}
 }
 
+// Tables that grow with each job are vacuumed in shares that stay about the same, at
+// the shares that migration 10 tells the reasons of. Without them a vacuum comes when
+// a table has grown by a fifth.
+func TestPostgresVacuumsInSmallShares(t *testing.T) {
+	t.Parallel()
+	s := newPG(t, Options{})
+	// Rows of new entries, and of dead ones, that a table of n rows is vacuumed after.
+	var due []struct {
+		Table string  `db:"relname"`
+		New   float64 `db:"fresh"`
+		Dead  float64 `db:"dead"`
+	}
+	const rows = 10_000_000
+	if err := s.write.Select(&due, `
+SELECT relname,
+       coalesce(max(v) FILTER (WHERE k = 'autovacuum_vacuum_insert_threshold'), 1000)
+           + $1 * coalesce(max(v) FILTER (WHERE k = 'autovacuum_vacuum_insert_scale_factor'), 0.2) AS fresh,
+       50 + $1 * coalesce(max(v) FILTER (WHERE k = 'autovacuum_vacuum_scale_factor'), 0.2) AS dead
+  FROM (SELECT c.relname, o.option_name AS k, CAST(o.option_value AS double precision) AS v
+          FROM pg_class AS c, pg_options_to_table(c.reloptions) AS o
+         WHERE c.relnamespace = CAST('public' AS regnamespace) AND c.relkind = 'r') AS options
+ GROUP BY relname`, rows); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][2]float64{}
+	for _, d := range due {
+		got[d.Table] = [2]float64{d.New, d.Dead}
+	}
+	const dead = 50 + rows/50
+	for table, want := range map[string][2]float64{
+		"jobs": {1000 + rows/50, dead}, "attempts": {1000 + rows/50, dead},
+		"job_payloads": {70_000, dead}, "job_results": {70_000, dead}, "attempt_outputs": {70_000, dead},
+		"idempotency_keys": {70_000, dead}, "run_log": {70_000, dead},
+	} {
+		if got[table] != want {
+			t.Errorf("%s with %d rows is vacuumed after %v new and dead ones, want %v", table, rows, got[table], want)
+		}
+	}
+}
+
 // C73: on a large database no statement of the busy paths reads the backlog or
 // the finished rows.
 func TestPostgresStatementsUseTheirIndexes(t *testing.T) {

@@ -6,6 +6,23 @@
 
 -- +goose NO TRANSACTION
 -- +goose Up
+-- Tables that grow with each job are vacuumed in shares of about one size, however
+-- large they have become: the server's default, a fifth of the table at once, takes
+-- longer each time, and by then the rows are no longer in memory. Without dead rows a
+-- vacuum reads what is new and no index. The small share is for retention: rows that
+-- are dead are passed again until their pages are a fiftieth of the table, when the
+-- indexes are read for them, and that is not to come at each 50,000 rows of a table of
+-- a hundred million. (jobs and attempts have dead rows from the start: they keep to
+-- shares of the table only, for the same reason.) How fast a vacuum may go is left to
+-- the server, which divides it among those that run. A table's TOAST table takes its
+-- settings. These locks keep nobody from reading or writing.
+ALTER TABLE job_payloads     SET (autovacuum_vacuum_insert_scale_factor = 0.002, autovacuum_vacuum_insert_threshold = 50000, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE job_results      SET (autovacuum_vacuum_insert_scale_factor = 0.002, autovacuum_vacuum_insert_threshold = 50000, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE attempt_outputs  SET (autovacuum_vacuum_insert_scale_factor = 0.002, autovacuum_vacuum_insert_threshold = 50000, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE idempotency_keys SET (autovacuum_vacuum_insert_scale_factor = 0.002, autovacuum_vacuum_insert_threshold = 50000, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE run_log          SET (autovacuum_vacuum_insert_scale_factor = 0.002, autovacuum_vacuum_insert_threshold = 50000, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE jobs             SET (autovacuum_vacuum_insert_scale_factor = 0.02);
+ALTER TABLE attempts         SET (autovacuum_vacuum_insert_scale_factor = 0.02);
 DROP INDEX CONCURRENTLY IF EXISTS jobs_state_class_idx; -- invalid, left by a build that broke off
 -- Running jobs are few, and found by their attempts: a job that starts leaves it. The
 -- condition is written so that the planner doesn't take it for an index of the line:
@@ -21,6 +38,13 @@ ALTER TABLE run_log DROP CONSTRAINT run_log_pkey, ADD CONSTRAINT run_log_pkey PR
 DROP INDEX CONCURRENTLY IF EXISTS run_log_ended_idx;
 
 -- +goose Down
+ALTER TABLE attempts         RESET (autovacuum_vacuum_insert_scale_factor);
+ALTER TABLE jobs             RESET (autovacuum_vacuum_insert_scale_factor);
+ALTER TABLE run_log          RESET (autovacuum_vacuum_insert_scale_factor, autovacuum_vacuum_insert_threshold, autovacuum_vacuum_scale_factor);
+ALTER TABLE idempotency_keys RESET (autovacuum_vacuum_insert_scale_factor, autovacuum_vacuum_insert_threshold, autovacuum_vacuum_scale_factor);
+ALTER TABLE attempt_outputs  RESET (autovacuum_vacuum_insert_scale_factor, autovacuum_vacuum_insert_threshold, autovacuum_vacuum_scale_factor);
+ALTER TABLE job_results      RESET (autovacuum_vacuum_insert_scale_factor, autovacuum_vacuum_insert_threshold, autovacuum_vacuum_scale_factor);
+ALTER TABLE job_payloads     RESET (autovacuum_vacuum_insert_scale_factor, autovacuum_vacuum_insert_threshold, autovacuum_vacuum_scale_factor);
 DROP INDEX IF EXISTS run_log_ended_idx;
 CREATE INDEX run_log_ended_idx ON run_log (ended_at, id);
 ALTER TABLE run_log DROP CONSTRAINT run_log_pkey, ADD CONSTRAINT run_log_pkey PRIMARY KEY (id);
