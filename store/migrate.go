@@ -14,7 +14,9 @@ import (
 // migrate brings the tables up to the newest version that this binary knows. A
 // database that a newer binary has migrated is served as long as its migrations say
 // that it may be (see compatible), so that one release runs before and after the
-// migrations of the next.
+// migrations of the next. The lock of those that migrate is taken only when there is
+// something to do: a replica that finds nothing starts while another one, of a later
+// release, builds indexes.
 func migrate(ctx context.Context, db *sql.DB, dialect string, files fs.FS, log *slog.Logger) error {
 	p, err := migrator(db, dialect, files)
 	if err != nil {
@@ -23,17 +25,14 @@ func migrate(ctx context.Context, db *sql.DB, dialect string, files fs.FS, log *
 	if _, err := compatible(ctx, db, p); err != nil {
 		return err
 	}
-	if err := announce(ctx, p, log); err != nil {
-		return err
-	}
-	results, err := p.Up(ctx)
-	for _, r := range results {
-		if r.Error == nil {
-			log.InfoContext(ctx, "migration applied", "version", r.Source.Version, "took", r.Duration)
-		}
-	}
+	pending, err := p.HasPending(ctx)
 	if err != nil {
-		return fmt.Errorf("migrate the schema: %w", err)
+		return fmt.Errorf("compare the schema with the migrations: %w", err)
+	}
+	if pending {
+		if err := migrateUp(ctx, p, log); err != nil {
+			return err
+		}
 	}
 	// A newer binary may have been the one that was waited for.
 	newer, err := compatible(ctx, db, p)
@@ -43,15 +42,24 @@ func migrate(ctx context.Context, db *sql.DB, dialect string, files fs.FS, log *
 	return err
 }
 
-// announce says what a start may wait for: an index of a large table takes minutes.
-func announce(ctx context.Context, p *goose.Provider, log *slog.Logger) error {
-	have, err := p.GetDBVersion(ctx)
+// migrateUp applies what is missing, unless another replica does, which it waits for.
+// It says so first: an index of a large table takes minutes.
+func migrateUp(ctx context.Context, p *goose.Provider, log *slog.Logger) error {
+	have, newest, err := p.GetVersions(ctx)
 	if err != nil {
 		return fmt.Errorf("read the schema's version: %w", err)
 	}
-	sources := p.ListSources()
-	if newest := sources[len(sources)-1].Version; have > 0 && have < newest {
-		log.InfoContext(ctx, "migrating the database; with large tables this takes a while", "from", have, "to", newest)
+	if have > 0 {
+		log.InfoContext(ctx, "migrating the database, or waiting for the replica that does; with large tables this takes a while", "from", have, "to", newest)
+	}
+	results, err := p.Up(ctx)
+	for _, r := range results {
+		if r.Error == nil {
+			log.InfoContext(ctx, "migration applied", "version", r.Source.Version, "took", r.Duration)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("migrate the schema: %w", err)
 	}
 	return nil
 }
@@ -64,11 +72,9 @@ SELECT oldest_program
 // unless the migrations that made it so say that a binary of this age may use it: its
 // rows may mean things that this one would overwrite. Binaries are numbered by the
 // newest migration that they know; see migration 9. It returns the schema's version
-// if that is newer, else 0.
+// if that is newer, else 0. It takes no lock.
 func compatible(ctx context.Context, db *sql.DB, p *goose.Provider) (newer int64, err error) {
-	sources := p.ListSources()
-	newest := sources[len(sources)-1].Version
-	have, err := p.GetDBVersion(ctx)
+	have, newest, err := p.GetVersions(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read the schema's version: %w", err)
 	}
