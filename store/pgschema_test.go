@@ -3,6 +3,7 @@
 package store
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -123,6 +124,35 @@ SELECT relname,
 		if got[table] != want {
 			t.Errorf("%s with %d rows is vacuumed after %v new and dead ones, want %v", table, rows, got[table], want)
 		}
+	}
+}
+
+// Measuring costs more than vacuuming: it comes after a fifth of changes, and takes a
+// small sample of what is found by key alone.
+func TestPostgresMeasuresLittle(t *testing.T) {
+	t.Parallel()
+	s := newPG(t, Options{})
+	var got []struct {
+		Table  string  `db:"relname"`
+		Share  float64 `db:"share"`
+		Target int     `db:"target"`
+	}
+	if err := s.write.Select(&got, `
+SELECT c.relname,
+       coalesce((SELECT CAST(o.option_value AS double precision) FROM pg_options_to_table(c.reloptions) AS o
+                  WHERE o.option_name = 'autovacuum_analyze_scale_factor'), 0.1) AS share,
+       (SELECT max(CASE WHEN a.attstattarget >= 0 THEN a.attstattarget ELSE 100 END)
+          FROM pg_attribute AS a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS target
+  FROM pg_class AS c
+ WHERE c.relnamespace = CAST('public' AS regnamespace)
+   AND c.relname IN ('jobs', 'attempts', 'job_payloads', 'job_results', 'attempt_outputs', 'idempotency_keys')
+ ORDER BY c.relname COLLATE "C"`); err != nil {
+		t.Fatal(err)
+	}
+	want := "[{attempt_outputs 0.1 10} {attempts 0.2 100} {idempotency_keys 0.1 10} {job_payloads 0.1 10} {job_results 0.1 10} {jobs 0.2 100}]"
+	if got := fmt.Sprint(got); got != want {
+		t.Errorf("tables, shares of changes and targets of statistics\n%s, want\n%s", got, want)
 	}
 }
 
