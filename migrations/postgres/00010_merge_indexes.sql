@@ -6,6 +6,10 @@
 
 -- +goose NO TRANSACTION
 -- +goose Up
+-- What only keeps other changes of the schema out may wait as long as it has to, such
+-- as for every transaction that is older than an index, or for a vacuum.
+SELECT set_config('lanegate.lock_timeout', current_setting('lock_timeout'), false), set_config('lock_timeout', '0', false);
+
 -- Tables that grow with each job are vacuumed in shares of about one size, however
 -- large they have become: the server's default, a fifth of the table at once, takes
 -- longer each time, and by then the rows are no longer in memory. Without dead rows a
@@ -44,8 +48,33 @@ DROP INDEX CONCURRENTLY IF EXISTS jobs_finished_idx;
 -- Ids come from a sequence; the key is what the log is read and pruned by.
 DROP INDEX CONCURRENTLY IF EXISTS run_log_key_idx;
 CREATE UNIQUE INDEX CONCURRENTLY run_log_key_idx ON run_log (ended_at, id);
-ALTER TABLE run_log DROP CONSTRAINT run_log_pkey, ADD CONSTRAINT run_log_pkey PRIMARY KEY USING INDEX run_log_key_idx;
+-- This one keeps everybody out, and whoever comes while it waits stands behind it: it
+-- waits for moments only, again and again, and holds no snapshot in between. A moment is
+-- longer than a deadlock_timeout of up to 1.5 s, after which the server sends a vacuum
+-- out of the way.
+-- +goose StatementBegin
+DO $$
+DECLARE
+    moment text := (SELECT least(CAST(setting AS bigint), 1500) + 500 FROM pg_settings WHERE name = 'deadlock_timeout');
+BEGIN
+    FOR i IN 1..100 LOOP
+        BEGIN
+            PERFORM set_config('lock_timeout', moment, true);
+            ALTER TABLE run_log DROP CONSTRAINT run_log_pkey, ADD CONSTRAINT run_log_pkey PRIMARY KEY USING INDEX run_log_key_idx;
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            RAISE NOTICE 'run_log is in use, try % of 100', i;
+        END;
+        COMMIT;
+        PERFORM pg_sleep(4);
+        COMMIT;
+    END LOOP;
+    RAISE EXCEPTION USING ERRCODE = 'lock_not_available',
+        MESSAGE = 'run_log was in use in each of 100 moments: a transaction that has read it, such as a dump or a forgotten session, stays open. End it (pg_stat_activity tells by xact_start which is the oldest); the next start begins again';
+END $$;
+-- +goose StatementEnd
 DROP INDEX CONCURRENTLY IF EXISTS run_log_ended_idx;
+SELECT set_config('lock_timeout', current_setting('lanegate.lock_timeout'), false);
 
 -- +goose Down
 ALTER TABLE idempotency_keys ALTER client SET STATISTICS -1, ALTER key SET STATISTICS -1, ALTER digest SET STATISTICS -1, ALTER job_id SET STATISTICS -1;
