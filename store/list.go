@@ -149,10 +149,10 @@ func listWhere(p *params, f service.JobFilter) string {
 	var where []string
 	and := func(format string, args ...any) { where = append(where, fmt.Sprintf(format, args...)) }
 	if f.Classes != nil {
-		and("class IN %s", list(p, f.Classes))
+		and("{{plain}}class IN %s", list(p, f.Classes))
 	}
 	if len(f.States) > 0 {
-		and("state IN %s", list(p, f.States))
+		and("{{plain}}state IN %s", list(p, f.States))
 	}
 	if f.Lane != "" {
 		lane := p.add(f.Lane)

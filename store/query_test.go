@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,7 +74,7 @@ func TestStatementsUseTheirIndexes(t *testing.T) {
 }
 
 // A list of all jobs comes in the order of the keys and ends at its limit; rows of a
-// merged one are sought by key.
+// merged one are sought by key, and not among all of a state or class.
 func TestListsAreReadInOrder(t *testing.T) {
 	s := newStore(t, Options{})
 	f := service.JobFilter{States: lanegate.States, Classes: []string{"a"}, Client: "c", Lane: "serial"}
@@ -81,8 +82,16 @@ func TestListsAreReadInOrder(t *testing.T) {
 	if got := plan(t, s, q, args...); !strings.Contains(got, "sqlite_autoindex_jobs_1 (id<?)") || strings.Contains(got, "TEMP B-TREE") {
 		t.Errorf("all: plan\n%s\nsorts, or goes another way", got)
 	}
-	q, args = listRows(f, []string{"x", "y"})
-	if got := plan(t, s, q, args...); !strings.Contains(got, "SEARCH jobs USING INDEX jobs_") || !strings.Contains(got, "id=?)") {
-		t.Errorf("some: plan\n%s", got)
+	for states := range 3 {
+		for classes := range 3 {
+			f := service.JobFilter{States: lanegate.States[:states], Classes: []string{"a", "b"}[:classes], Client: "c", Lane: "serial"}
+			if classes == 0 {
+				f.Classes = nil
+			}
+			q, args := listRows(f, slices.Repeat([]string{"x"}, 51))
+			if got := plan(t, s, q, args...); !strings.Contains(got, "SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (id=?)") {
+				t.Errorf("of %d states, %d classes: plan\n%s", states, classes, got)
+			}
+		}
 	}
 }
