@@ -16,8 +16,10 @@ import (
 )
 
 // sqlFillReads makes $1 finished jobs, one in 500 of them failed, and as many queued
-// ones behind them, in twenty classes.
+// ones behind them, in twenty classes. Until a commit is flushed, VACUUM doesn't mark
+// its rows as visible to all.
 const sqlFillReads = `
+SET LOCAL synchronous_commit TO on;
 INSERT INTO jobs (id, class, client, state, submitted_at, ready_at, due, place_at, place_id, attempts, started_at, finished_at, route_lane)
 SELECT '01900000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'), 'c' || lpad(CAST(i % 20 AS text), 2, '0'), 'c',
        CASE WHEN i % 500 = 0 THEN 'failed' WHEN i > $1 THEN 'queued' ELSE 'succeeded' END, now(), now(), true,
