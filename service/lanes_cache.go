@@ -21,8 +21,13 @@ const (
 // last worker has left.
 type lanesSeen struct {
 	background
-	lanes []lanegate.Lane // guarded by mu, as is at; never written to
+	lanes []lanegate.Lane // guarded by mu, as is all below; never written to
 	at    time.Time       // when they were read last, or began to be
+	// reading: they are being read beside submissions.
+	reading bool
+	// wanted are lanes that were rung for by what may be too old, each once. Who stands
+	// in for them by what is read next is rung then.
+	wanted []string
 }
 
 // ringFor rings for new jobs of classes that are in these lanes, each named once: the
@@ -36,15 +41,16 @@ func (s *Service) ringFor(ctx context.Context, wanted []string) {
 	for _, lane := range wanted {
 		s.ring(lane)
 	}
-	s.ringStandIns(wanted, s.lanesLately(ctx, wanted))
+	var kept [4]string
+	s.ringStandIns(wanted, append(kept[:0], wanted...), s.lanesLately(ctx, wanted))
 }
 
-// ringStandIns rings the lanes that stand in for those.
-func (s *Service) ringStandIns(wanted []string, lanes []lanegate.Lane) {
-	var kept [4]string
-	rung := append(kept[:0], wanted...)
+// ringStandIns rings the lanes that stand in for those, but for what has rung since
+// their jobs came.
+func (s *Service) ringStandIns(wanted, rung []string, lanes []lanegate.Lane) {
 	for _, name := range wanted {
-		if route, _ := admission.RouteOf(lanegate.Class{Lane: name}, lanes); !slices.Contains(rung, route.Lane) {
+		route, _ := admission.RouteOf(lanegate.Class{Lane: name}, lanes)
+		if route.Lane != name && !slices.Contains(rung, route.Lane) {
 			rung = append(rung, route.Lane)
 			s.ring(route.Lane)
 		}
@@ -52,44 +58,52 @@ func (s *Service) ringStandIns(wanted []string, lanes []lanegate.Lane) {
 }
 
 // lanesLately returns the lanes as they were when they were read last; nil when they
-// can't be read. One caller reads them anew after a while, beside itself when there are
-// some, and then rings who stands in for those that are wanted.
+// can't be read. After a while they are read anew, beside the callers when there are
+// some, and then who stands in for those that are wanted until then is rung.
 func (s *Service) lanesLately(ctx context.Context, wanted []string) []lanegate.Lane {
 	seen := &s.lanes
 	seen.mu.Lock()
 	lanes := seen.lanes
-	if lanes != nil && time.Since(seen.at) < lanesKept {
+	if lanes == nil {
 		seen.mu.Unlock()
-		return lanes
-	}
-	seen.at = time.Now() // the others don't read meanwhile
-	if lanes != nil {
+		cfg, err := s.store.Config(ctx)
+		if err != nil {
+			return nil
+		}
+		seen.mu.Lock()
 		defer seen.mu.Unlock()
-		wanted = slices.Clone(wanted)
-		_ = seen.begin(func() { s.lookAgain(wanted) }) // the service ends: others will look
-		return lanes
+		seen.lanes, seen.at = cfg.Lanes, time.Now()
+		return cfg.Lanes
+	}
+	defer seen.mu.Unlock()
+	if !seen.reading {
+		if time.Since(seen.at) < lanesKept {
+			return lanes
+		}
+		seen.at, seen.reading = time.Now(), seen.begin(s.lookAgain) == nil // else the service ends: others will look
+	}
+	for _, name := range wanted {
+		if !slices.Contains(seen.wanted, name) {
+			seen.wanted = append(seen.wanted, name)
+		}
+	}
+	return lanes
+}
+
+// lookAgain reads the lanes beside submissions, and rings for those that came
+// meanwhile, and while they could not be read. It is the only one that does.
+func (s *Service) lookAgain() {
+	seen := &s.lanes
+	ctx, cancel := context.WithTimeout(seen.ctx, lanesLimit)
+	defer cancel()
+	cfg, err := s.store.Config(ctx)
+	seen.mu.Lock()
+	seen.reading = false
+	var wanted []string
+	if err == nil {
+		seen.lanes = cfg.Lanes
+		wanted, seen.wanted = seen.wanted, nil
 	}
 	seen.mu.Unlock()
-	return s.readLanes(ctx)
-}
-
-// lookAgain reads the lanes beside a submission to those that are wanted.
-func (s *Service) lookAgain(wanted []string) {
-	ctx, cancel := context.WithTimeout(s.lanes.ctx, lanesLimit)
-	defer cancel()
-	if lanes := s.readLanes(ctx); lanes != nil {
-		s.ringStandIns(wanted, lanes)
-	}
-}
-
-// readLanes reads them, and keeps them for others; nil when it can't.
-func (s *Service) readLanes(ctx context.Context) []lanegate.Lane {
-	cfg, err := s.store.Config(ctx)
-	if err != nil {
-		return nil
-	}
-	s.lanes.mu.Lock()
-	defer s.lanes.mu.Unlock()
-	s.lanes.lanes = cfg.Lanes
-	return cfg.Lanes
+	s.ringStandIns(wanted, nil, cfg.Lanes) // some may have rung before the jobs of others came
 }
