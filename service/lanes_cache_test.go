@@ -76,6 +76,7 @@ func TestSubmissionsDontWaitForLanes(t *testing.T) {
 		heard("once the lanes are read", lanegate.LaneParallel, lanegate.LaneSerial)
 		submit()
 		heard("soon after", lanegate.LaneParallel, lanegate.LaneSerial)
+		synctest.Wait()
 		if n := store.asked.Load(); n != 2 {
 			t.Errorf("the lanes were read %d times, want 2", n)
 		}
