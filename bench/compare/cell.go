@@ -31,6 +31,7 @@ var cells = []cell{
 	{"reads", reads},
 	{"short-jobs", shortJobs},
 	{"profiles", profiles},
+	{"plans", plans},
 	{"guard", guard},
 	{"plan", plan},
 	{"advise", adviseCell},

@@ -100,25 +100,3 @@ func (r *runner) statements(ctx context.Context, notes *strings.Builder, title s
 	}
 	return calls, rows.Err()
 }
-
-// lines writes the answer of a statement that has one column of text.
-func (r *runner) lines(ctx context.Context, b *strings.Builder, q string) (err error) {
-	db, err := sql.Open("postgres", r.dsn)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	rows, err := db.QueryContext(ctx, q)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var line string
-		if err := rows.Scan(&line); err != nil {
-			return err
-		}
-		fmt.Fprintln(b, "  "+line)
-	}
-	return rows.Err()
-}
