@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/service"
@@ -22,12 +23,14 @@ SELECT id
 )
 
 // cancelForsaken cancels the queued jobs that q lists: only a worker that is gone
-// could run them, and they would stand in their class's way for ever.
+// could run them, and they would stand in their class's way for ever. It locks them by
+// their ids, as everybody does, so that no two wait for each other.
 func (t *tx) cancelForsaken(q string, args ...any) ([]service.Ended, error) {
 	var ids []string
 	if err := t.all(&ids, q, args...); err != nil {
 		return nil, fmt.Errorf("list jobs whose worker is gone: %w", err)
 	}
+	slices.Sort(ids)
 	var all []service.Ended
 	for _, id := range ids {
 		var row jobRow
