@@ -394,10 +394,13 @@ type LogStore interface {
 	// deferred or interrupted, with the time when the first job was submitted, or was due,
 	// if that is later. Made-up jobs and imported runs don't count.
 	FirstWaits(ctx context.Context, classes []string) (map[string]time.Time, error)
-	// Prune deletes up to limit finished jobs that ended before jobsBefore (with
-	// their attempts, payloads and keys) and run log rows before logBefore. It
-	// returns how many rows went; fewer than limit means done.
-	Prune(ctx context.Context, jobsBefore, logBefore time.Time, limit int) (int, error)
+	// PruneJobs deletes up to limit finished jobs that ended before a time, with
+	// their attempts, payloads and keys. It returns how many; fewer than limit means
+	// that it has passed all jobs once around and left none.
+	PruneJobs(ctx context.Context, before time.Time, limit int) (int, error)
+	// PruneRunLog deletes up to limit rows of the run log before a time and returns
+	// how many; fewer than limit means that none is left.
+	PruneRunLog(ctx context.Context, before time.Time, limit int) (int, error)
 }
 
 // VerificationFilter selects runs for a list, newest first (ids descending).

@@ -190,10 +190,19 @@ func (s *Service) nudge() {
 const pruneBatch = 500
 
 // Prune deletes finished jobs and run log rows that are older than their
-// retention, in small batches, until none is left or ctx ends.
+// retention, in small batches, until none is left or ctx ends. First all jobs, then
+// all rows: a last batch of jobs has passed all that stay, which is not to come again
+// for each batch of rows.
 func (s *Service) Prune(ctx context.Context, now time.Time) error {
+	if err := pruneAll(ctx, s.store.PruneJobs, now.Add(-s.opts.KeepJobs)); err != nil {
+		return err
+	}
+	return pruneAll(ctx, s.store.PruneRunLog, now.Add(-s.opts.KeepRunLog))
+}
+
+func pruneAll(ctx context.Context, prune func(context.Context, time.Time, int) (int, error), before time.Time) error {
 	for ctx.Err() == nil {
-		n, err := s.store.Prune(ctx, now.Add(-s.opts.KeepJobs), now.Add(-s.opts.KeepRunLog), pruneBatch)
+		n, err := prune(ctx, before, pruneBatch)
 		if err != nil {
 			return err
 		}

@@ -285,46 +285,60 @@ func TestOutputOfTheLastAttempt(t *testing.T) {
 	}
 }
 
-// pruning deletes some rows of a number, batch by batch.
+// pruning deletes some jobs and rows of the run log, batch by batch, and notes which.
 type pruning struct {
 	service.Store
-	rows, calls         int
+	jobs, runs          int
+	calls               string
 	jobsBefore, logFrom time.Time
 	fail                error
 	each                func()
 }
 
-func (s *pruning) Prune(_ context.Context, jobs, log time.Time, limit int) (int, error) {
-	s.calls++
-	s.jobsBefore, s.logFrom = jobs, log
+func (s *pruning) PruneJobs(_ context.Context, before time.Time, limit int) (int, error) {
+	s.jobsBefore = before
+	return s.prune("j", &s.jobs, limit)
+}
+
+func (s *pruning) PruneRunLog(_ context.Context, before time.Time, limit int) (int, error) {
+	s.logFrom = before
+	return s.prune("r", &s.runs, limit)
+}
+
+func (s *pruning) prune(call string, rows *int, limit int) (int, error) {
+	s.calls += call
 	if s.each != nil {
 		s.each()
 	}
-	n := min(s.rows, limit)
-	s.rows -= n
+	n := min(*rows, limit)
+	*rows -= n
 	return n, s.fail
 }
 
+// Neither goes on for the other's sake.
 func TestPruneGoesOnUntilNothingIsLeft(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
-	for _, tt := range []struct{ rows, calls int }{{0, 1}, {1, 1}, {500, 2}, {1200, 3}} {
-		s := &pruning{rows: tt.rows}
+	for _, tt := range []struct {
+		jobs, runs int
+		calls      string
+	}{{0, 0, "jr"}, {1, 0, "jr"}, {500, 0, "jjr"}, {1200, 0, "jjjr"}, {0, 1200, "jrrr"}, {700, 500, "jjrr"}} {
+		s := &pruning{jobs: tt.jobs, runs: tt.runs}
 		svc := newPruning(s)
-		if err := svc.Prune(t.Context(), now); err != nil || s.rows != 0 || s.calls != tt.calls {
-			t.Errorf("%d rows: %d left after %d batches, %v", tt.rows, s.rows, s.calls, err)
+		if err := svc.Prune(t.Context(), now); err != nil || s.jobs != 0 || s.runs != 0 || s.calls != tt.calls {
+			t.Errorf("%d jobs and %d runs: %d and %d left after the batches %s, want %s, %v", tt.jobs, tt.runs, s.jobs, s.runs, s.calls, tt.calls, err)
 		}
 		if !s.jobsBefore.Equal(now.Add(-30*24*time.Hour)) || !s.logFrom.Equal(now.Add(-90*24*time.Hour)) {
 			t.Errorf("jobs before %v, run log before %v", s.jobsBefore, s.logFrom)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &pruning{rows: 10_000, each: cancel}
-	if err := newPruning(s).Prune(ctx, now); !errors.Is(err, context.Canceled) || s.calls != 1 {
-		t.Errorf("%d batches after ctx ended, %v", s.calls, err)
+	s := &pruning{jobs: 10_000, each: cancel}
+	if err := newPruning(s).Prune(ctx, now); !errors.Is(err, context.Canceled) || s.calls != "j" {
+		t.Errorf("batches %s after ctx ended, %v", s.calls, err)
 	}
-	s = &pruning{rows: 10_000, fail: lanegate.ErrUnavailable}
-	if err := newPruning(s).Prune(t.Context(), now); !errors.Is(err, lanegate.ErrUnavailable) || s.calls != 1 {
-		t.Errorf("%d batches after an error, %v", s.calls, err)
+	s = &pruning{jobs: 10_000, fail: lanegate.ErrUnavailable}
+	if err := newPruning(s).Prune(t.Context(), now); !errors.Is(err, lanegate.ErrUnavailable) || s.calls != "j" {
+		t.Errorf("batches %s after an error, %v", s.calls, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -199,11 +200,12 @@ func TestKeysAreKeptSevenDays(t *testing.T) {
 	}
 	prune := func() int {
 		t.Helper()
-		n, err := s.Prune(ctx, clock.Now(), clock.Now(), 100)
-		if err != nil {
+		jobs, err1 := s.PruneJobs(ctx, clock.Now(), 100)
+		runs, err2 := s.PruneRunLog(ctx, clock.Now(), 100)
+		if err := errors.Join(err1, err2); err != nil {
 			t.Fatal(err)
 		}
-		return n
+		return jobs + runs
 	}
 	first := submit().Job
 	mustRegister(t, s, "w")
@@ -238,7 +240,7 @@ func TestPrunedWorkersAreThoseLongGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []int{2, 1} {
-		if _, err := s.Prune(ctx, clock.Now(), clock.Now(), 1); err != nil {
+		if _, err := s.PruneRunLog(ctx, clock.Now(), 1); err != nil {
 			t.Fatal(err)
 		}
 		var n int

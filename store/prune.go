@@ -50,28 +50,36 @@ DELETE FROM workers
  WHERE ended_at < $1 AND NOT EXISTS (SELECT 1 FROM attempts AS a WHERE a.worker = workers.id AND a.outcome IS NULL)`
 )
 
-// Prune implements service.Store. Its transaction is as small as limit says, so
+// PruneJobs implements service.Store. Its transaction is as small as limit says, so
 // that submissions wait little. A job that came with an idempotency key stays for
 // seven days at least.
-func (s *Store) Prune(ctx context.Context, jobsBefore, logBefore time.Time, limit int) (int, error) {
+func (s *Store) PruneJobs(ctx context.Context, before time.Time, limit int) (int, error) {
 	if limit <= 0 {
-		return 0, fmt.Errorf("prune: the limit must be at least 1, not %d", limit)
+		return 0, fmt.Errorf("prune jobs: the limit must be at least 1, not %d", limit)
 	}
-	ids, err := s.oldJobs(ctx, jobsBefore, limit)
-	if err != nil {
+	ids, err := s.oldJobs(ctx, before, limit)
+	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
 	var gone int64
-	err = s.inTx(ctx, "prune", func(t *tx) error {
-		jobs, err := t.deleteOld(ids, jobsBefore, limit)
-		if err != nil {
-			return err
-		}
-		runs, err := t.exec(sqlDeleteRuns, at(logBefore), limit-int(jobs))
-		if err != nil {
+	err = s.inTx(ctx, "prune jobs", func(t *tx) (err error) {
+		gone, err = t.deleteOld(ids, before, limit)
+		return err
+	})
+	return int(gone), err
+}
+
+// PruneRunLog implements service.Store. The rows of workers that left a week ago go
+// with it.
+func (s *Store) PruneRunLog(ctx context.Context, before time.Time, limit int) (int, error) {
+	if limit <= 0 {
+		return 0, fmt.Errorf("prune the run log: the limit must be at least 1, not %d", limit)
+	}
+	var gone int64
+	err := s.inTx(ctx, "prune the run log", func(t *tx) (err error) {
+		if gone, err = t.exec(sqlDeleteRuns, at(before), limit); err != nil {
 			return fmt.Errorf("delete old runs: %w", err)
 		}
-		gone = jobs + runs
 		if _, err := t.exec(sqlDeleteWorkers, at(t.at.Add(-workerKept))); err != nil {
 			return fmt.Errorf("delete old workers: %w", err)
 		}
@@ -82,9 +90,6 @@ func (s *Store) Prune(ctx context.Context, jobsBefore, logBefore time.Time, limi
 
 // deleteOld deletes those of some jobs that are old still, and their keys.
 func (t *tx) deleteOld(ids []string, before time.Time, limit int) (int64, error) {
-	if len(ids) == 0 {
-		return 0, nil
-	}
 	args := []any{at(before), at(t.at.Add(-keyKept)), limit, dbJSON[[]string]{ids}}
 	if _, err := t.exec(sqlDeleteKeys, args...); err != nil {
 		return 0, fmt.Errorf("delete old keys: %w", err)

@@ -119,7 +119,7 @@ var pruneCases = []testCase{
 		past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 		prune := func(what string, before time.Time, limit, want int) {
 			e.Helper()
-			n, err := e.s.Prune(e.ctx(), before, past, limit)
+			n, err := e.s.PruneJobs(e.ctx(), before, limit)
 			e.must(err)
 			equal(e, what, n, want)
 		}
@@ -145,11 +145,11 @@ var pruneCases = []testCase{
 		first := e.admit(w).Grants[0] // the oldest of them
 		_, err := e.s.Cancel(e.ctx(), e.submit("c").Job.ID, "ada")
 		e.must(err)
-		n, err := e.s.Prune(e.ctx(), time.Now().Add(time.Hour), time.Now().Add(-time.Hour), 1)
+		n, err := e.s.PruneJobs(e.ctx(), time.Now().Add(time.Hour), 1)
 		e.must(err)
 		equal(e, "pruned behind 2,000 jobs", n, 1)
 		e.end(first, lanegate.Succeeded)
-		n, err = e.s.Prune(e.ctx(), time.Now().Add(time.Hour), time.Now().Add(-time.Hour), 10)
+		n, err = e.s.PruneJobs(e.ctx(), time.Now().Add(time.Hour), 10)
 		e.must(err)
 		equal(e, "pruned in front of them", n, 1)
 	}},

@@ -96,8 +96,7 @@ var logCases = []testCase{
 		if len(got) != 1 || !got["a"].Equal(last) {
 			e.Errorf("last successes %v, want a at %v", got, last)
 		}
-		_, err = e.s.Prune(e.ctx(), time.Now().Add(time.Hour), time.Now().Add(time.Hour), 100)
-		e.must(err)
+		e.pruneAll()
 		if got, err = e.s.LastSuccess(e.ctx()); err != nil || !got["a"].Equal(last) {
 			e.Errorf("after pruning: %v, %v", got, err)
 		}
@@ -146,13 +145,13 @@ var logCases = []testCase{
 		queued := e.submit("c").Job.ID
 		past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 
-		n, err := e.s.Prune(e.ctx(), past, past, 100)
+		n, err := e.s.PruneJobs(e.ctx(), past, 100)
 		e.must(err)
 		equal(e, "pruned before anything is old", n, 0)
-		n, err = e.s.Prune(e.ctx(), future, past, 1)
+		n, err = e.s.PruneJobs(e.ctx(), future, 1)
 		e.must(err)
 		equal(e, "pruned with a limit of one", n, 1)
-		n, err = e.s.Prune(e.ctx(), future, past, 100)
+		n, err = e.s.PruneJobs(e.ctx(), future, 100)
 		e.must(err)
 		equal(e, "pruned jobs", n, 1)
 		for _, id := range []string{done, failed} {
@@ -167,15 +166,16 @@ var logCases = []testCase{
 			e.Errorf("the key of a job of today does not replay: %+v", res)
 		}
 		equal(e, "run log, which stays", len(e.runLog("")), 3)
-		n, err = e.s.Prune(e.ctx(), past, future, 2)
+		n, err = e.s.PruneRunLog(e.ctx(), future, 2)
 		e.must(err)
 		equal(e, "pruned rows", n, 2)
-		n, err = e.s.Prune(e.ctx(), past, future, 2)
+		n, err = e.s.PruneRunLog(e.ctx(), future, 2)
 		e.must(err)
 		equal(e, "the rest", n, 1)
 		equal(e, "run log", len(e.runLog("")), 0)
-		if _, err = e.s.Prune(e.ctx(), past, past, 0); err == nil {
-			e.Error("a limit of 0 was taken")
+		_, err = e.s.PruneJobs(e.ctx(), past, 0)
+		if _, err2 := e.s.PruneRunLog(e.ctx(), past, 0); err == nil || err2 == nil {
+			e.Errorf("a limit of 0 was taken: %v, %v", err, err2)
 		}
 	}},
 }

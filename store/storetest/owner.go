@@ -189,8 +189,7 @@ var findingCases = []testCase{
 			_, err := e.s.EndAttempt(e.ctx(), g.Attempt.Fence(), lanegate.Ending{Outcome: lanegate.Failed, Trouble: trouble})
 			e.wantErr(err, lanegate.ErrLateWrite) // and leaves nothing
 		}
-		_, err := e.s.Prune(e.ctx(), time.Now().Add(time.Hour), time.Now().Add(time.Hour), 1000)
-		e.must(err)
+		e.pruneAll()
 		findings, err := e.s.Findings(e.ctx(), 2)
 		e.must(err)
 		if len(findings) != 2 || findings[0].Verification != runs[0] || findings[1].Verification != runs[1] {

@@ -280,6 +280,15 @@ func (e *env) endAs(g service.Grant, ending lanegate.Ending) service.Ended {
 	return ended
 }
 
+// pruneAll takes all finished jobs and the whole run log.
+func (e *env) pruneAll() {
+	e.Helper()
+	_, err := e.s.PruneJobs(e.ctx(), time.Now().Add(time.Hour), 1000)
+	e.must(err)
+	_, err = e.s.PruneRunLog(e.ctx(), time.Now().Add(time.Hour), 1000)
+	e.must(err)
+}
+
 func (e *env) job(id string) service.JobDetail {
 	e.Helper()
 	d, err := e.s.Job(e.ctx(), id)
