@@ -108,15 +108,70 @@ type oldRow struct {
 }
 
 // oldJobs finds up to limit jobs to be pruned, along the keys: from behind the last
-// ones that were found, until all were submitted too late, and then from the first up
-// to where it began. So jobs that stay in front, such as those that wait for next
+// ones that were found, once around to where it began, without those that were
+// submitted too late. So jobs that stay in front, such as those that wait for next
 // year, are passed once a round, not at each call, and none behind them is missed.
 func (s *Store) oldJobs(ctx context.Context, before time.Time, limit int) (ids []string, err error) {
 	var began string
 	if p := s.pruned.Swap(nil); p != nil {
 		began = *p
 	}
-	for after, last := began, began == ""; ; {
+	var ahead string
+	err = s.inRead(ctx, "read the time", func(t *tx) error {
+		ahead = firstID(t.at)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range roundFrom(began, ahead) {
+		found, err := s.oldJobsIn(ctx, p, before, limit-len(ids))
+		if err != nil {
+			return nil, err
+		}
+		if ids = append(ids, found...); len(ids) == limit {
+			last := ids[limit-1]
+			s.pruned.Store(&last)
+			break
+		}
+	}
+	return ids, nil
+}
+
+// part is a part of a round through the jobs: the ids behind after up to to, which
+// is "" for all that follow.
+type part struct {
+	after, to string
+	// sorted: behind a page of jobs that were submitted too late are others such.
+	sorted bool
+}
+
+// roundFrom is a round through all ids from began on. They grow with the time of
+// submission up to ahead, the first that a clock that is right may make from now on.
+// Those beyond are of processes whose clocks are, or were, ahead: none, or few, that
+// are read whole. (One that is ahead by less than jobs are kept waits here until the
+// ids around it are old: twice as long at most.)
+func roundFrom(began, ahead string) []part {
+	if began > ahead {
+		return []part{{after: began}, {to: ahead, sorted: true}, {after: ahead, to: began}}
+	}
+	round := []part{{after: began, to: ahead, sorted: true}, {after: ahead}}
+	if began != "" {
+		round = append(round, part{to: began, sorted: true})
+	}
+	return round
+}
+
+// firstID is a lower bound of the UUIDv7s of a time: their first 48 bits, which are
+// its milliseconds since 1970.
+func firstID(t time.Time) string {
+	ms := t.UnixMilli()
+	return fmt.Sprintf("%08x-%04x", ms>>16, ms&0xffff)
+}
+
+// oldJobsIn is oldJobs in one part of a round.
+func (s *Store) oldJobsIn(ctx context.Context, p part, before time.Time, limit int) (ids []string, err error) {
+	for after := p.after; ; {
 		var rows []oldRow
 		err := s.inRead(ctx, "find old jobs", func(t *tx) error {
 			return t.all(&rows, sqlListOld, at(before), at(t.at.Add(-keyKept)), after, pruneStep)
@@ -126,23 +181,18 @@ func (s *Store) oldJobs(ctx context.Context, before time.Time, limit int) (ids [
 		}
 		early := false
 		for _, r := range rows {
-			if last && began != "" && r.ID > began {
+			if p.to != "" && r.ID > p.to {
 				return ids, nil
 			}
 			if early = early || r.Early; r.Old {
 				ids = append(ids, r.ID)
 			}
 			if after = r.ID; len(ids) == limit {
-				s.pruned.Store(&after)
 				return ids, nil
 			}
 		}
-		switch {
-		case early && len(rows) == pruneStep:
-		case last:
+		if len(rows) < pruneStep || p.sorted && !early {
 			return ids, nil
-		default:
-			after, last = "", true
 		}
 	}
 }

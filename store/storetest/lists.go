@@ -153,4 +153,22 @@ var pruneCases = []testCase{
 		e.must(err)
 		equal(e, "pruned in front of them", n, 1)
 	}},
+	{"pruning finds jobs whose ids are ahead of the clock", func(e *env) {
+		e.class("c")
+		w := e.worker()
+		done := func(edits ...func(*service.NewJob)) {
+			e.end(e.start(w, e.submit("c", edits...).Job.ID)[0], lanegate.Succeeded)
+		}
+		done()
+		for i := range 3 {
+			done(func(n *service.NewJob) { n.ID = "f" + n.ID[1:len(n.ID)-1] + fmt.Sprint(i) }) // of the year 9,000 or so
+		}
+		before := e.job(e.submit("c").Job.ID).SubmittedAt // behind those, and before what follows
+		e.batch("c", 1100)
+		for i, want := range []int{1, 1, 1, 1, 0, 0} {
+			n, err := e.s.PruneJobs(e.ctx(), before, 1)
+			e.must(err)
+			equal(e, fmt.Sprintf("pruned the %d. time", i+1), n, want)
+		}
+	}},
 }
