@@ -36,12 +36,9 @@ type dialect struct {
 	// narrow partial index, and then reads the whole backlog. Empty where the
 	// planner knows its data.
 	use string
-	// plain fills {{plain}} before a column: what keeps the planner from using it
-	// for an index, so that a list is read in its order and ends at its limit.
-	plain string
 	// spans fills {{spans}}: the rows of $3, a JSON list of spanRow. among fills
 	// {{among}} behind a column: is it one of $4, a JSON list of texts? Both are seeks
-	// where the column leads an index.
+	// where the column leads an index. {{among N}} is that with another argument.
 	spans, among string
 	// clock is the process's clock where the database has none of its own to
 	// agree on (one process); nil otherwise.
@@ -93,8 +90,9 @@ type dialect struct {
 }
 
 var (
-	useHole  = regexp.MustCompile(`\{\{use (\w+)\}\}`)
-	rowsHole = regexp.MustCompile(`\{\{rows ([\w ]+)\}\}`)
+	useHole   = regexp.MustCompile(`\{\{use (\w+)\}\}`)
+	rowsHole  = regexp.MustCompile(`\{\{rows ([\w ]+)\}\}`)
+	amongHole = regexp.MustCompile(`\{\{among (\d)\}\}`)
 )
 
 // sql fills the holes of a statement.
@@ -102,9 +100,12 @@ func (d *dialect) sql(q string) string {
 	if s, ok := d.resolved.Load(q); ok {
 		return s.(string)
 	}
-	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{share}}", d.share, "{{skip}}", d.skip, "{{plain}}", d.plain, "{{heads}}", d.heads, "{{head}}", strings.ReplaceAll(d.heads, "$2", "1"), "{{spans}}", d.spans, "{{among}}", d.among).Replace(q)
+	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{share}}", d.share, "{{skip}}", d.skip, "{{heads}}", d.heads, "{{head}}", strings.ReplaceAll(d.heads, "$2", "1"), "{{spans}}", d.spans, "{{among}}", d.among).Replace(q)
 	s = useHole.ReplaceAllString(s, d.use)
 	s = rowsHole.ReplaceAllStringFunc(s, func(hole string) string { return rowsTable(rowsHole.FindStringSubmatch(hole)[1]) })
+	s = amongHole.ReplaceAllStringFunc(s, func(hole string) string {
+		return strings.ReplaceAll(d.among, "$4", "$"+amongHole.FindStringSubmatch(hole)[1])
+	})
 	d.resolved.Store(q, s)
 	return s
 }

@@ -3,9 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/service"
@@ -15,11 +13,12 @@ import (
 const (
 	// defaultLimit is how many rows a list has when nobody says.
 	defaultLimit = 100
-	// listStep is how many rows are looked at in the first step of a page of all jobs,
-	// listSteps how many steps there are; each is twice as long as the one before.
-	listStep, listSteps = 1000, 4
-	// listMost is how many rows a page looks at in all.
-	listMost = listStep<<listSteps - listStep
+	// listStep is how many rows are looked at in the first turn along the keys,
+	// listSteps how many turns there are; each is four times as long as the one before.
+	listStep, listSteps = 200, 4
+	// keyCost is how many rows along the keys one costs that is sought by its key, at
+	// least: the turns over groups are as much shorter.
+	keyCost = 16
 )
 
 // afterAll stands behind every id.
@@ -27,10 +26,12 @@ const afterAll = "g"
 
 // Jobs implements service.Store.
 //
-// A list is read in the order of ids: along the keys, or, where states or classes are
-// asked for, along the index of each state and class, merged. Rows that the rest of
-// the filter refuses are passed by, but not for long: a page ends when it is full,
-// when there is nothing more, or when enough was looked at.
+// A list is read in the order of ids, along the keys. Where states or classes are asked
+// for, that takes turns with the index of each state and class, merged, and each way
+// goes on where the other ended: along the keys a row costs a small part of a block,
+// but there may be a backlog in between; of groups each row costs a seek, whether the
+// rest of the filter takes it or not. A page ends when it is full, when there is
+// nothing more, or when enough was looked at.
 func (s *Store) Jobs(ctx context.Context, f service.JobFilter) (jobs []lanegate.Job, next string, err error) {
 	if f.Limit <= 0 {
 		f.Limit = defaultLimit
@@ -54,19 +55,47 @@ func (t *tx) listJobs(f service.JobFilter) (rows []jobRow, next string, err erro
 	if f, err = t.classesOfLane(f); err != nil || f.Classes != nil && len(f.Classes) == 0 {
 		return nil, "", err // of no class, not of all
 	}
-	groups, all, err := t.groupsOf(f)
-	if err != nil {
+	p := listPage{f: f, before: cmp.Or(f.Before, afterAll)}
+	if err := t.readPage(&p); err != nil {
 		return nil, "", err
 	}
-	if all {
-		rows, next, err = t.listAll(f)
-	} else {
-		rows, next, err = t.listMerged(f, groups)
+	if len(p.rows) > f.Limit { // one more tells that there is a next page
+		return p.rows[:f.Limit], p.rows[f.Limit-1].ID, nil
 	}
-	if len(rows) > f.Limit { // one more tells that there is a next page
-		rows, next = rows[:f.Limit], rows[f.Limit-1].ID
+	return p.rows, p.before, nil
+}
+
+// listPage is a page of a list as far as it is read.
+type listPage struct {
+	f      service.JobFilter
+	rows   []jobRow
+	before string // where the list goes on; "": it does not
+}
+
+// wants is how many rows the page lacks, and the one that tells of a next page.
+func (p *listPage) wants() int { return p.f.Limit + 1 - len(p.rows) }
+
+func (p *listPage) done() bool { return p.wants() == 0 || p.before == "" }
+
+func (t *tx) readPage(p *listPage) error {
+	var m listMerge
+	for step := range listSteps {
+		most := listStep << (2 * step)
+		if err := t.listKeys(p, max(most, 4*p.wants())); err != nil || p.done() {
+			return err
+		}
+		if step == 0 {
+			groups, all, err := t.groupsOf(p.f)
+			if err != nil {
+				return err
+			}
+			m = listMerge{t: t, groups: groups, all: all}
+		}
+		if err := m.list(p, max(most/keyCost, p.wants())); err != nil || p.done() {
+			return err
+		}
 	}
-	return rows, next, err
+	return nil
 }
 
 // classesOfLane names the classes of a list of queued jobs of a lane: these have no
@@ -89,89 +118,73 @@ func (t *tx) classesOfLane(f service.JobFilter) (service.JobFilter, error) {
 	return f, nil
 }
 
-// listAll reads up to one row more than a page has along the keys. end is the id
-// before which the list goes on, "" when there is nothing more.
-func (t *tx) listAll(f service.JobFilter) (rows []jobRow, end string, err error) {
-	before := cmp.Or(f.Before, afterAll)
-	for step := range listSteps {
-		most, limit := listStep<<step, f.Limit+1-len(rows)
-		var part []jobRow
-		q, args := listPart(f, before, most, limit)
-		if err := t.all(&part, q, args...); err != nil {
-			return nil, "", err
-		}
-		rows = append(rows, part...)
-		if len(part) == limit {
-			return rows, "", nil
-		}
-		if before, err = t.listEnd(before, most); err != nil || before == "" {
-			return rows, "", err
-		}
+// sqlListFilter is the condition of a filter, whose values are from $2 on, see
+// listFilter. Each part can be void, so that none is sought by an index.
+const sqlListFilter = `(class {{among 2}} OR $2 IS NULL)
+   AND (state {{among 3}} OR $3 IS NULL)
+   AND ($4 = '' OR state = 'queued' AND class IN (SELECT c.id FROM job_classes AS c WHERE c.lane = $4) OR state <> 'queued' AND route_lane = $4)
+   AND ($5 = '' OR client = $5)
+   AND (submitted_at >= $6 OR $6 IS NULL)
+   AND submitted_at < $7
+   AND (verification = '' OR $8)`
+
+// listFilter has the values of sqlListFilter.
+func listFilter(f service.JobFilter) []any {
+	var states []lanegate.State // nil: all
+	if len(f.States) > 0 {
+		states = f.States
 	}
-	return rows, before, nil
+	to := never
+	if f.SubmittedTo != nil {
+		to = at(*f.SubmittedTo)
+	}
+	return []any{dbJSON[[]string]{f.Classes}, dbJSON[[]lanegate.State]{states}, f.Lane, f.Client, atPtr(f.SubmittedFrom), to, f.Verification}
 }
 
-const sqlListEnd = `
+const (
+	// Of the $9 jobs before an id, up to $10 that a filter takes. The inner order and
+	// limit leave no index but the keys to read by: the planner knows nothing of how
+	// states and classes are spread over ids, and where it hopes to find them soon a
+	// backlog may stand in between.
+	sqlListKeys = `
+SELECT ` + jobColumns + `
+  FROM (SELECT ` + jobColumns + `
+          FROM jobs
+         WHERE id < $1
+         ORDER BY id DESC
+         LIMIT $9) AS jobs
+ WHERE ` + sqlListFilter + `
+ ORDER BY id DESC
+ LIMIT $10`
+
+	sqlListEnd = `
 SELECT count(*) AS n, coalesce(min(id), '') AS last
   FROM (SELECT id
           FROM jobs
          WHERE id < $1
          ORDER BY id DESC
          LIMIT $2) AS seen`
+)
 
-// listEnd is the id of the last row that a step looked at, "" when that was the last
-// there is.
-func (t *tx) listEnd(before string, most int) (string, error) {
+// listKeys goes on with a page along the keys, and looks at no more than most rows.
+func (t *tx) listKeys(p *listPage, most int) error {
+	var rows []jobRow
+	args := append([]any{p.before}, listFilter(p.f)...)
+	if err := t.all(&rows, sqlListKeys, append(args, most, p.wants())...); err != nil {
+		return err
+	}
+	if p.rows = append(p.rows, rows...); p.wants() == 0 {
+		return nil
+	}
 	var seen struct {
 		N    int    `db:"n"`
 		Last string `db:"last"`
 	}
-	_, err := t.get(&seen, sqlListEnd, before, most)
-	if seen.N < most {
-		return "", err
+	if _, err := t.get(&seen, sqlListEnd, p.before, most); err != nil {
+		return err
 	}
-	return seen.Last, err
-}
-
-// listPart reads, of the most jobs before an id, up to limit that a filter takes. The
-// inner order and limit leave no index but the keys to read by: the planner knows
-// nothing of how states and classes are spread over ids, and where it hopes to find
-// them soon a backlog may stand in between.
-func listPart(f service.JobFilter, before string, most, limit int) (string, []any) {
-	var p params
-	q := "SELECT " + jobColumns + "\n  FROM (SELECT " + jobColumns + "\n          FROM jobs\n         WHERE id < " + p.add(before) +
-		"\n         ORDER BY id DESC\n         LIMIT " + p.add(most) + ") AS jobs" + listWhere(&p, f)
-	return q + "\n ORDER BY id DESC\n LIMIT " + p.add(limit), p
-}
-
-// listWhere is the condition of a filter, from fixed texts.
-func listWhere(p *params, f service.JobFilter) string {
-	var where []string
-	and := func(format string, args ...any) { where = append(where, fmt.Sprintf(format, args...)) }
-	if f.Classes != nil {
-		and("{{plain}}class IN %s", list(p, f.Classes))
+	if p.before = seen.Last; seen.N < most {
+		p.before = ""
 	}
-	if len(f.States) > 0 {
-		and("{{plain}}state IN %s", list(p, f.States))
-	}
-	if f.Lane != "" {
-		lane := p.add(f.Lane)
-		and("((state = 'queued' AND class IN (SELECT c.id FROM job_classes AS c WHERE c.lane = %s)) OR (state <> 'queued' AND route_lane = %s))", lane, lane)
-	}
-	if f.Client != "" {
-		and("client = %s", p.add(f.Client))
-	}
-	if f.SubmittedFrom != nil {
-		and("submitted_at >= %s", p.add(atPtr(f.SubmittedFrom)))
-	}
-	if f.SubmittedTo != nil {
-		and("submitted_at < %s", p.add(atPtr(f.SubmittedTo)))
-	}
-	if !f.Verification {
-		and("verification = ''")
-	}
-	if len(where) == 0 {
-		return ""
-	}
-	return "\n WHERE " + strings.Join(where, " AND ")
+	return nil
 }

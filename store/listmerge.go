@@ -26,7 +26,7 @@ type listGroup struct {
 	Class  string         `json:"class"` // "" for those that run
 	Before string         `json:"before"`
 
-	ids  []string // read and not handed out, newest first
+	ids  []string // read and not yet passed, newest first
 	done bool     // there are no more than these
 }
 
@@ -60,7 +60,7 @@ func (t *tx) groupsOf(f service.JobFilter) (groups []*listGroup, all bool, err e
 	classes := distinct(f.Classes)
 	for _, state := range states {
 		if state == lanegate.StateRunning {
-			groups = append(groups, &listGroup{State: state})
+			groups = append(groups, &listGroup{State: state, Before: afterAll})
 			continue
 		}
 		if f.Classes == nil {
@@ -70,7 +70,7 @@ func (t *tx) groupsOf(f service.JobFilter) (groups []*listGroup, all bool, err e
 			}
 		}
 		for _, class := range classes {
-			groups = append(groups, &listGroup{State: state, Class: class})
+			groups = append(groups, &listGroup{State: state, Class: class, Before: afterAll})
 		}
 		if len(groups) > listGroups {
 			return nil, true, nil
@@ -83,65 +83,50 @@ func distinct[T cmp.Ordered](values []T) []T {
 	return slices.Compact(slices.Sorted(slices.Values(values)))
 }
 
-// listMerged reads a page of groups, as listAll does of all jobs: their ids in one
-// order, and then the rows.
-func (t *tx) listMerged(f service.JobFilter, groups []*listGroup) (rows []jobRow, end string, err error) {
-	for _, g := range groups {
-		g.Before = cmp.Or(f.Before, afterAll)
-	}
-	m := listMerge{t: t, groups: groups}
-	some := f.Limit + 1 // more are sought at a time when many were refused
-	for looked := 0; looked < listMost; {
-		ids, err := m.next(some)
-		if err != nil || len(ids) == 0 {
-			return rows, "", err
-		}
-		looked += len(ids)
-		for part := range slices.Chunk(ids, some) {
-			q, args := listRows(f, part)
-			var more []jobRow
-			if err := t.all(&more, q, args...); err != nil {
-				return nil, "", err
-			}
-			if rows = append(rows, more...); len(rows) > f.Limit {
-				return rows, "", nil
-			}
-			if len(more) < len(part) {
-				some = min(2*some, listStep)
-			} else {
-				some = f.Limit + 1 - len(rows)
-			}
-		}
-		end = ids[len(ids)-1]
-	}
-	return rows, end, nil
-}
-
-// listRows reads those of some jobs that a filter takes.
-func listRows(f service.JobFilter, ids []string) (string, []any) {
-	var p params
-	where := listWhere(&p, f)
-	if where == "" {
-		where = "\n WHERE "
-	} else {
-		where += " AND "
-	}
-	return "SELECT " + jobColumns + "\n  FROM jobs" + where + "id IN " + list(&p, ids) + "\n ORDER BY id DESC", p
-}
-
 // listMerge hands out the ids of groups in one order, newest first. It reads of each
 // group only as far as it must in order to know that nothing comes in between.
 type listMerge struct {
 	t      *tx
 	groups []*listGroup
+	all    bool // they can't be told
 }
 
-// next hands out ids, in order and without a gap behind those before, about as many as
-// are wanted; none: that was all.
-func (m *listMerge) next(want int) ([]string, error) {
+// Those of some jobs that a filter takes.
+const sqlListByKey = `
+SELECT ` + jobColumns + `
+  FROM jobs
+ WHERE id {{among 1}}
+   AND ` + sqlListFilter + `
+ ORDER BY id DESC`
+
+// list goes on with a page by the ids of the groups, and looks at no more than most jobs.
+func (m *listMerge) list(p *listPage, most int) error {
+	for looked := 0; looked < most && !m.all && !p.done(); {
+		ids, err := m.next(p.before, most-looked)
+		if err != nil {
+			return err
+		}
+		looked += len(ids)
+		if p.before = ""; len(ids) == 0 {
+			return nil
+		}
+		var rows []jobRow
+		if err := m.t.all(&rows, sqlListByKey, append([]any{dbJSON[[]string]{ids}}, listFilter(p.f)...)...); err != nil {
+			return err
+		}
+		p.rows, p.before = append(p.rows, rows[:min(len(rows), p.wants())]...), ids[len(ids)-1]
+	}
+	return nil
+}
+
+// next tells up to so many of the ids before one, in order and without a gap; none:
+// that was all.
+func (m *listMerge) next(before string, want int) ([]string, error) {
 	var empty []*listGroup
 	for _, g := range m.groups {
+		g.ids = g.ids[g.until(before):]
 		if len(g.ids) == 0 && !g.done {
+			g.Before = min(g.Before, before)
 			empty = append(empty, g)
 		}
 	}
@@ -163,16 +148,21 @@ func (m *listMerge) next(want int) ([]string, error) {
 	}
 	var ids []string
 	for _, g := range m.groups {
-		n, _ := slices.BinarySearchFunc(g.ids, known, func(id, known string) int {
-			if id >= known {
-				return -1
-			}
-			return 1
-		})
-		ids, g.ids = append(ids, g.ids[:n]...), g.ids[n:]
+		ids = append(ids, g.ids[:g.until(known)]...)
 	}
-	slices.SortFunc(ids, func(a, b string) int { return cmp.Compare(b, a) })
-	return ids, nil
+	slices.SortFunc(ids, newestFirst)
+	return ids[:min(len(ids), want)], nil
+}
+
+func newestFirst(a, b string) int { return cmp.Compare(b, a) }
+
+// until is how many of the ids that were read are not before one.
+func (g *listGroup) until(id string) int {
+	n, found := slices.BinarySearchFunc(g.ids, id, newestFirst)
+	if found {
+		n++
+	}
+	return n
 }
 
 // Running jobs have an attempt in flight each, and those are few.
@@ -210,7 +200,7 @@ func (t *tx) readGroups(groups []*listGroup, n int) error {
 		}
 	}
 	for _, g := range groups {
-		slices.SortFunc(g.ids, func(a, b string) int { return cmp.Compare(b, a) })
+		slices.SortFunc(g.ids, newestFirst)
 		if g.done = len(g.ids) < n; !g.done {
 			g.Before = g.ids[n-1]
 		}

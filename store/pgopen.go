@@ -196,9 +196,9 @@ func (s *Store) openPools(ctx context.Context, cfg pq.Config) error {
 	// and what is in flight leave one behind for each job, until the next vacuum.
 	keyed := maps.Clone(session)
 	keyed["plan_cache_mode"], keyed["enable_seqscan"], keyed["enable_bitmapscan"] = "force_generic_plan", "off", "off"
-	// Lists are planned for what they ask, each time, as they are not prepared. They end
-	// at a limit, where a bitmap is whole before its first row comes, and what is counted
-	// is in an index. What is read beside them is prepared.
+	// What readers ask is planned for what they ask where it is not prepared, or where a
+	// plan for all values looks dearer. It ends at a limit, where a bitmap is whole before
+	// its first row comes, and what is counted is in an index.
 	lists := maps.Clone(keyed)
 	lists["plan_cache_mode"] = "auto"
 	rest := s.opts.MaxConns - beatConns

@@ -50,16 +50,16 @@ func checkBusyPlans(t *testing.T, s *Store) {
 	for name, c := range map[string]struct {
 		sql, args, want string
 	}{
-		"succeed":      {sqlPGSucceed, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "jobs_pkey"},
-		"accept":       {sqlPGAccept, strings.TrimSuffix(strings.Repeat("NULL, ", 12), ", "), "Index Scan using idempotency_keys_pkey on idempotency_keys k"},
+		"succeed":      {sqlPGSucceed, nulls(13), "jobs_pkey"},
+		"accept":       {sqlPGAccept, nulls(12), "Index Scan using idempotency_keys_pkey on idempotency_keys k"},
 		"begin group":  {sqlPGReadGroup, "NULL, NULL", "idempotency_keys_pkey"},
 		"lock group":   {sqlPGLockSubmissions, "NULL, NULL, NULL", "One-Time Filter"},
-		"start":        {sqlPGStartJobs, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "jobs_pkey"},
-		"start kept":   {sqlPGStartKept, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "job_payloads_pkey"},
+		"start":        {sqlPGStartJobs, nulls(13), "jobs_pkey"},
+		"start kept":   {sqlPGStartKept, nulls(13), "job_payloads_pkey"},
 		"lock granted": {sqlPGLockGrants, "NULL", "jobs_pkey"},
 		"lock jobs":    {sqlPGLockJobs, "NULL", "jobs_pkey"},
-		"end":          {bulkEndAttempt.many, strings.TrimSuffix(strings.Repeat("NULL, ", 10), ", "), "attempts_pkey"},
-		"settle":       {bulkUpdateJob.many, strings.TrimSuffix(strings.Repeat("NULL, ", 19), ", "), "jobs_pkey"},
+		"end":          {bulkEndAttempt.many, nulls(10), "attempts_pkey"},
+		"settle":       {bulkUpdateJob.many, nulls(19), "jobs_pkey"},
 		"heads":        {s.d.heads, "NULL, NULL", "jobs_line_idx"},
 		"starts":       {s.d.starts, "NULL", "jobs_line_idx"},
 		"stands":       {sqlReadStands, "", "jobs_ready_idx"},
@@ -73,13 +73,15 @@ func checkBusyPlans(t *testing.T, s *Store) {
 		"running one":  {sqlFindRunning, "NULL, NULL", "attempts_in_flight_idx"},
 		"due bells":    {sqlListDueBells, "NULL, NULL", "jobs_ring_idx"},
 		"lock one job": {sqlGetJobLocked, "NULL", "jobs_pkey"},
-		"end one":      {sqlEndAttempt, strings.TrimSuffix(strings.Repeat("NULL, ", 13), ", "), "attempts_"},
+		"end one":      {sqlEndAttempt, nulls(13), "attempts_"},
 		"start one":    {sqlStartJob, "NULL, NULL, NULL, NULL, NULL", "jobs_"},
 		"held":         {sqlListHeld, "NULL", "Index Scan using attempts_"},
 		"lines' wait":  {sqlCountWaiting, "NULL", "jobs_ready_idx"},
 		"lines":        {sqlCountDue, "", "jobs_line_idx"},
 		"open job":     {sqlFindOpenJob, "NULL", "jobs_state_class_idx"},
 		"classes in":   {sqlListClassesIn, "NULL, NULL", "jobs_state_class_idx"},
+		"list":         {sqlListKeys, nulls(10), "jobs_pkey"},
+		"list by key":  {sqlListByKey, nulls(8), "jobs_pkey"},
 		"groups":       {sqlPGGroups, "NULL, NULL", "jobs_state_class_idx"},
 		"forsaken":     {sqlListForsaken, "", "jobs_worker_idx"},
 		"forsaken by":  {sqlListForsakenBy, "NULL", "jobs_worker_idx"},
@@ -99,6 +101,9 @@ func checkBusyPlans(t *testing.T, s *Store) {
 		}
 	}
 }
+
+// nulls are n arguments.
+func nulls(n int) string { return strings.TrimSuffix(strings.Repeat("NULL, ", n), ", ") }
 
 // startsInOrder: for each row of the CTE w, in their order, a seek of its job.
 var startsInOrder = regexp.MustCompile(`Update on jobs [^\n]*\n\s+->  Nested Loop [^\n]*\n\s+->  CTE Scan on w`)

@@ -114,26 +114,30 @@ func TestPostgresListsStayFlat(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		const page = 51 * 6 // each job in the index, by its key, and the row
+		const (
+			page = 51 * 6                                // each job in the index, by its key, and the row
+			turn = 50                                    // the first along the keys, and its end
+			most = listStep * (1<<(2*listSteps) - 1) / 3 // of all turns, in rows; a block has a dozen
+		)
 		for name, c := range map[string]struct {
 			f          service.JobFilter
 			most, jobs int
 		}{
 			"all":              {service.JobFilter{}, 25, 50},
-			"queued":           {states(queued), page + 12*many, 50},
-			"succeeded":        {states(succeeded), page + 20*many, 50}, // behind the whole backlog
-			"failed":           {states(failed), page + 20*many, 50},
-			"queued or failed": {states(queued, failed), page + 40*many, 50},
-			"running, none":    {states(running), 20, 0},
-			"one class":        {classes("c7"), page + 100, 50},
-			"two classes":      {classes("c7", "c11"), page + 200, 50},
-			"no such class":    {classes("zz"), 50, 0},
-			"class and state":  {both, page + 50, 50},
-			"submitted before": {service.JobFilter{SubmittedTo: &later}, 30, 50},
-			"lane":             {service.JobFilter{Lane: "wide"}, listMost, listMost / 500}, // those of the backlog that failed
-			// All is looked at in vain: by their keys, where they are of some state.
-			"no such client":          {service.JobFilter{Client: "nobody"}, 2 * listMost, 0},
-			"no such client of state": {service.JobFilter{Client: "nobody", States: []lanegate.State{queued}}, 9 * listMost, 0},
+			"queued":           {states(queued), 25, 50},
+			"succeeded":        {states(succeeded), turn + page + 12*many, 50}, // behind the whole backlog
+			"failed":           {states(failed), turn + page + 12*many, 50},
+			"queued or failed": {states(queued, failed), 25, 50},
+			"running, none":    {states(running), turn + 5, 0},
+			"one class":        {classes("c7"), turn + page + 50, 50},
+			"two classes":      {classes("c7", "c11"), turn + page + 100, 50},
+			"no such class":    {classes("zz"), turn + 50, 0},
+			"class and state":  {both, turn + page + 50, 50},
+			"submitted before": {service.JobFilter{SubmittedTo: &later}, 25, 50},
+			"lane":             {service.JobFilter{Lane: "wide"}, most / 8, most/500 + 1}, // those of the backlog that failed
+			// In vain: along the keys, and some by key where they are of some state.
+			"no such client":          {service.JobFilter{Client: "nobody"}, most / 8, 0},
+			"no such client of state": {service.JobFilter{Client: "nobody", States: []lanegate.State{queued}}, most/8 + most/keyCost*5 + 25*many, 0},
 		} {
 			c.f.Limit = 50
 			jobs, blocks := pageBlocks(t, s, c.f)

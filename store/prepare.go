@@ -40,7 +40,8 @@ func (s *Store) prepare(ctx context.Context) error {
 	}{
 		{s.beat, []string{sqlReadAdmission, sqlBeatWorker, sqlListHeld}},
 		{s.write, s.d.hotStatements()},
-		{s.read, []string{sqlReadAdmission, sqlReadStandsOfAll, cmp.Or(s.d.starts, s.d.heads), sqlCountSilent, sqlListSuccesses, sqlListClassesIn, sqlListRunning, s.d.groups}},
+		{s.read, []string{sqlReadAdmission, sqlReadStandsOfAll, cmp.Or(s.d.starts, s.d.heads), sqlCountSilent, sqlListSuccesses,
+			sqlListKeys, sqlListEnd, sqlListClassesIn, sqlListRunning, s.d.groups, sqlListByKey}},
 	} {
 		hot := map[string]*sqlx.Stmt{}
 		for _, q := range p.statements {

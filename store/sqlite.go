@@ -25,7 +25,7 @@ func init() { sqlx.BindDriver(sqliteDriver, sqlx.DOLLAR) }
 
 func sqliteDialect(clock func() time.Time) *dialect {
 	return &dialect{
-		name: "sqlite", now: "NULL", lock: "", use: "INDEXED BY $1", plain: "+", clock: clock,
+		name: "sqlite", now: "NULL", lock: "", use: "INDEXED BY $1", clock: clock,
 		spans: sqlSQLiteSpans, among: "IN (SELECT value FROM json_each($4))",
 		lockAdmission: sqlReadAdmission, heads: sqlSQLiteHeads, groups: sqlSQLiteGroups, ready: (*tx).listReady, reads: sql.TxOptions{ReadOnly: true}, sort: sortSQLite,
 	}

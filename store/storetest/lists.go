@@ -9,44 +9,72 @@ import (
 	"github.com/lanegate/lanegate/service"
 )
 
-// mixed makes jobs of twelve classes, in which states alternate, with a run of one
-// class and state in the middle that is longer than a page, and returns them with the
-// last first.
+// mixed makes jobs of twelve classes, in which states and clients alternate, with a run
+// of one class and state in the middle that is longer than a page, and returns them with
+// the last first. In front of each are more of another class than a page has, so that no
+// list finds its jobs side by side.
 func (e *env) mixed() (all []lanegate.Job) {
 	e.Helper()
 	e.width(10)
 	for i := range 12 {
 		e.class(fmt.Sprintf("m%02d", i), parallel(5), attempts(1, time.Hour))
 	}
+	e.class("between", func(c *lanegate.Class) { c.Paused = true })
 	w := e.worker()
 	later := runAt(time.Now().Add(time.Hour)) // which nobody starts
 	for i := range 60 {
 		class := fmt.Sprintf("m%02d", i*i%12)
+		client := []string{"ada", "cron", "grace"}[i%3]
+		from := func(n *service.NewJob) { n.Client = client }
+		for _, id := range e.batch("between", 25) {
+			all = append(all, lanegate.Job{ID: id, Class: "between", State: lanegate.StateQueued, Client: "cron"})
+		}
 		for n := 0; i == 40 && n < 30; n++ {
-			all = append(all, e.submit("m04", later).Job)
+			all = append(all, e.submit("m04", later, from).Job)
 		}
 		switch (i + i/7) % 5 {
 		case 0, 1:
-			all = append(all, e.submit(class, later).Job)
+			all = append(all, e.submit(class, later, from).Job)
 		case 2:
-			j, err := e.s.Cancel(e.ctx(), e.submit(class, later).Job.ID, "ada")
+			j, err := e.s.Cancel(e.ctx(), e.submit(class, later, from).Job.ID, "ada")
 			e.must(err)
 			all = append(all, j)
 		case 3:
-			id := e.submit(class).Job.ID
+			id := e.submit(class, from).Job.ID
 			all = append(all, e.end(e.start(w, id)[0], lanegate.Failed).Job)
 		case 4:
 			class = fmt.Sprintf("m%02d", i%12)
-			id := e.submit(class).Job.ID
+			id := e.submit(class, from).Job.ID
 			g := e.start(w, id)[0]
 			all = append(all, g.Job)
 			if i > 20 { // the others go on
 				all[len(all)-1] = e.end(g, lanegate.Succeeded).Job
 			}
 		}
+		all[len(all)-1].Client = client // which an end need not tell
 	}
 	slices.Reverse(all)
 	return all
+}
+
+// listed reads a list page by page, of which all but the last must be full.
+func (e *env) listed(f service.JobFilter, want []string) {
+	e.Helper()
+	var got []string
+	for more := true; more; more = f.Before != "" {
+		page, next, err := e.s.Jobs(e.ctx(), f)
+		e.must(err)
+		for _, j := range page {
+			got = append(got, j.ID)
+		}
+		if full := min(f.Limit, len(want)-len(got)+len(page)); len(page) != full || (next != "") != (len(got) < len(want)) {
+			e.Fatalf("%+v: a page of %d jobs, want %d; goes on before %q", f, len(page), full, next)
+		}
+		f.Before = next
+	}
+	if !slices.Equal(got, want) {
+		e.Errorf("%+v: got %v, want %v", f, got, want)
+	}
 }
 
 var listCases = []testCase{
@@ -56,39 +84,48 @@ var listCases = []testCase{
 		for _, s := range lanegate.States {
 			states = append(states, []lanegate.State{s})
 		}
+		classes := [][]string{nil, {"m04"}, {"m01", "m01", "m09", "none"}, {"m00", "m01", "m02", "m03", "m04", "m05", "m06", "m07", "m08", "m09", "m10", "m11"}}
 		found := 0
 		for _, of := range states {
-			for _, in := range [][]string{nil, {"m04"}, {"m01", "m01", "m09", "none"}, {"m00", "m01", "m02", "m03", "m04", "m05", "m06", "m07", "m08", "m09", "m10", "m11"}} {
-				var want []string
-				for _, j := range all {
-					if (of == nil || slices.Contains(of, j.State)) && (in == nil || slices.Contains(in, j.Class)) {
-						want = append(want, j.ID)
-					}
-				}
-				found += len(want)
-				for _, limit := range []int{3, 20} {
-					var got []string
-					f := service.JobFilter{States: of, Classes: in, Limit: limit}
-					for more := true; more; more = f.Before != "" {
-						page, next, err := e.s.Jobs(e.ctx(), f)
-						e.must(err)
-						for _, j := range page {
-							got = append(got, j.ID)
+			for _, in := range classes {
+				for _, client := range []string{"", "ada"} {
+					var want []string
+					for _, j := range all {
+						if (of == nil || slices.Contains(of, j.State)) && (in == nil || slices.Contains(in, j.Class)) && (client == "" || j.Client == client) {
+							want = append(want, j.ID)
 						}
-						if full := min(limit, len(want)-len(got)+len(page)); len(page) != full || (next != "") != (len(got) < len(want)) {
-							e.Fatalf("states %v, classes %v: a page of %d jobs, want %d; goes on before %q", of, in, len(page), full, next)
-						}
-						f.Before = next
 					}
-					if !slices.Equal(got, want) {
-						e.Errorf("states %v, classes %v, %d a page: got %v, want %v", of, in, limit, got, want)
+					found += len(want)
+					limits := []int{3, 20}
+					if len(want) > 200 {
+						limits = []int{500}
+					}
+					for _, limit := range limits {
+						e.listed(service.JobFilter{States: of, Classes: in, Client: client, Limit: limit}, want)
 					}
 				}
 			}
 		}
-		if found < 5*len(all) {
+		if found < 4*len(all) {
 			e.Errorf("only %d jobs were asked for", found)
 		}
+	}},
+	{"queued jobs are listed by the lane of their class", func(e *env) {
+		var ids, some []string
+		for _, j := range e.mixed() {
+			if j.State == lanegate.StateQueued && j.Class != "between" {
+				ids = append(ids, j.ID)
+				if j.Class == "m04" {
+					some = append(some, j.ID)
+				}
+			}
+		}
+		f := service.JobFilter{States: []lanegate.State{lanegate.StateQueued}, Lane: lanegate.LaneParallel, Limit: 20}
+		e.listed(f, ids)
+		f.Classes = []string{"m04", "between"}
+		e.listed(f, some)
+		f.Classes = []string{"between"}
+		e.listed(f, nil)
 	}},
 	{"a job whose class is gone is listed by its class and its state", func(e *env) {
 		e.class("gone", attempts(1, time.Hour))
