@@ -186,7 +186,7 @@ func TestFarEndOfALineIsCountedOnce(t *testing.T) {
 		look("the second", 0, true)
 		s.due += 10
 		look("behind it", 0, true)
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		look("two seconds later", 1, true)
 		s.due = service.AheadCounted - 100
 		look("nearer to the front", 1, false)
