@@ -107,11 +107,12 @@ func TestPagesAreOneLook(t *testing.T) {
 	}
 }
 
-// farStore has one line of as many due jobs as it says, in memory.
+// farStore has one line in memory, of as many due jobs as it says, of which the first
+// are gone.
 type farStore struct {
 	service.Store
-	due   int
-	walks int
+	due, gone int
+	walks     int
 }
 
 func (s *farStore) id(i int) string { return fmt.Sprintf("job-%05d", i) }
@@ -125,7 +126,7 @@ func (s *farStore) Look(ctx context.Context, fn func(ctx context.Context) error)
 }
 
 func (s *farStore) Jobs(context.Context, service.JobFilter) (jobs []lanegate.Job, _ string, _ error) {
-	for i := s.due - 1; i >= max(0, s.due-5); i-- {
+	for i := s.due - 1; i >= max(s.gone, s.due-5); i-- {
 		jobs = append(jobs, s.job(i))
 	}
 	return jobs, "", nil
@@ -135,13 +136,13 @@ func (s *farStore) Snapshot(context.Context) (admission.Input, error) {
 	return admission.Input{
 		Now: time.Now(), Lanes: []lanegate.Lane{{Name: lanegate.LaneSerial, Available: true}},
 		Classes: []lanegate.Class{{ID: "c", Lane: lanegate.LaneSerial}},
-		Due:     []admission.Due{{Job: s.id(0), Class: "c", PlaceAt: time.Unix(0, 0), PlaceID: s.id(0)}},
+		Due:     []admission.Due{{Job: s.id(s.gone), Class: "c", PlaceAt: time.Unix(int64(s.gone), 0), PlaceID: s.id(s.gone)}},
 	}, nil
 }
 
 func (s *farStore) FirstInLine(_ context.Context, _ []string, max int) (ids []string, _ error) {
-	for i := range min(max, s.due) {
-		ids = append(ids, s.id(i))
+	for i := range min(max, s.due-s.gone) {
+		ids = append(ids, s.id(s.gone+i))
 	}
 	return ids, nil
 }
@@ -150,17 +151,18 @@ func (s *farStore) Ahead(_ context.Context, jobs []lanegate.Job, _ []string, mos
 	s.walks++
 	out := make([]service.Ahead, len(jobs))
 	for k, j := range jobs {
-		n := int(j.PlaceAt.Unix())
+		n := int(j.PlaceAt.Unix()) - s.gone
 		out[k] = service.Ahead{Count: min(n, most), AtLeast: n > most}
 		for i := range min(named, out[k].Count) {
-			out[k].First = append(out[k].First, s.id(i))
+			out[k].First = append(out[k].First, s.id(s.gone+i))
 		}
 	}
 	return out, nil
 }
 
 // Whoever looks at the far end of a line within two seconds is told what was counted
-// there; nearer to the front it is counted for each.
+// there; nearer to the front, also where that has come to it meanwhile, it is counted for
+// each.
 func TestFarEndOfALineIsCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &farStore{due: service.AheadCounted + 1000}
@@ -176,7 +178,7 @@ func TestFarEndOfALineIsCountedOnce(t *testing.T) {
 				t.Errorf("%s: the line was walked %d times, want %d", what, s.walks, walks)
 			}
 			for _, j := range page.Items {
-				want := min(service.AheadCounted, int(j.PlaceAt.Unix()))
+				want := min(service.AheadCounted, int(j.PlaceAt.Unix())-s.gone)
 				if a := j.Waiting.Ahead; a.Count != want || a.AtLeast != atLeast || len(a.First) != min(20, want) {
 					t.Errorf("%s: ahead of %s are %d, at least %v, %d named", what, j.ID, a.Count, a.AtLeast, len(a.First))
 				}
@@ -188,6 +190,11 @@ func TestFarEndOfALineIsCountedOnce(t *testing.T) {
 		look("behind it", 0, true)
 		<-time.After(2 * time.Second)
 		look("two seconds later", 1, true)
+		s.gone = s.due - 10
+		look("when only ten are left", 1, false)
+		s.gone = s.due - 20
+		look("when all are named", 1, false)
+		s.gone = 0
 		s.due = service.AheadCounted - 100
 		look("nearer to the front", 1, false)
 		look("nearer to the front again", 1, false)
