@@ -47,7 +47,7 @@ func (f *farPlaces) note(line string, j lanegate.Job, at time.Time) {
 	if ok && time.Since(far.at) < linesAge && admission.Before(far.place, place) {
 		return
 	}
-	if !ok && f.lines != nil && len(f.lines) >= farLines {
+	if !ok && len(f.lines) >= farLines {
 		clear(f.lines) // of classes as they were
 	}
 	if f.lines == nil {
@@ -70,37 +70,43 @@ func (ex *explainer) ahead(ctx context.Context, lane string, jobs []lanegate.Job
 
 func (ex *explainer) countAhead(ctx context.Context, classes []string, jobs []lanegate.Job) ([]Ahead, error) {
 	out, line := make([]Ahead, len(jobs)), lineKey(classes)
-	var near []lanegate.Job
-	var nearAt []int // in jobs
+	var near, far []int // in jobs
 	for i, j := range jobs {
-		if !ex.far.has(line, j) {
-			near, nearAt = append(near, j), append(nearAt, i)
+		if ex.far.has(line, j) {
+			far = append(far, i)
+		} else {
+			near = append(near, i)
 		}
 	}
-	if len(near) < len(jobs) {
+	if len(far) > 0 {
 		first, err := ex.store.FirstInLine(ctx, classes, aheadShown)
 		if err != nil {
 			return nil, err
 		}
-		for i := range out {
-			out[i] = Ahead{Count: AheadCounted, AtLeast: true, First: first}
-			if short := len(first) < aheadShown || slices.Contains(first, jobs[i].ID); short && !slices.Contains(nearAt, i) {
-				near, nearAt = append(near, jobs[i]), append(nearAt, i) // the line has become short meanwhile
+		for _, i := range far {
+			if len(first) < aheadShown || slices.Contains(first, jobs[i].ID) {
+				near = append(near, i) // the front has come to it meanwhile
+			} else {
+				out[i] = Ahead{Count: AheadCounted, AtLeast: true, First: first}
 			}
 		}
 	}
 	if len(near) == 0 {
 		return out, nil
 	}
+	count := make([]lanegate.Job, len(near))
+	for k, i := range near {
+		count[k] = jobs[i]
+	}
 	began := time.Now()
-	counted, err := ex.store.Ahead(ctx, near, classes, AheadCounted, aheadShown)
+	counted, err := ex.store.Ahead(ctx, count, classes, AheadCounted, aheadShown)
 	if err != nil {
 		return nil, err
 	}
-	for k, i := range nearAt {
+	for k, i := range near {
 		out[i] = counted[k]
 		if counted[k].AtLeast {
-			ex.far.note(line, near[k], began)
+			ex.far.note(line, jobs[i], began)
 		}
 	}
 	return out, nil

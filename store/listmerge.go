@@ -106,10 +106,11 @@ func (m *listMerge) list(p *listPage, most int) error {
 		if err != nil {
 			return err
 		}
-		looked += len(ids)
-		if p.before = ""; len(ids) == 0 {
+		if len(ids) == 0 {
+			p.before = ""
 			return nil
 		}
+		looked += len(ids)
 		var rows []jobRow
 		if err := m.t.all(&rows, sqlListByKey, append([]any{dbJSON[[]string]{ids}}, listFilter(p.f)...)...); err != nil {
 			return err
