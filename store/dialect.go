@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -50,6 +51,8 @@ type dialect struct {
 	// fills {{heads}}, and {{head}} with one job of each class: with the number written
 	// out PostgreSQL sees that a plan for all values is as good, and plans once.
 	heads string
+	// first is heads for one job of each class; "" where it would be no faster.
+	first string
 	// starts is heads with a number for each class, $1 being a JSON object of these;
 	// "" where LIMIT takes no column.
 	starts string
@@ -100,7 +103,7 @@ func (d *dialect) sql(q string) string {
 	if s, ok := d.resolved.Load(q); ok {
 		return s.(string)
 	}
-	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{share}}", d.share, "{{skip}}", d.skip, "{{heads}}", d.heads, "{{head}}", strings.ReplaceAll(d.heads, "$2", "1"), "{{spans}}", d.spans, "{{among}}", d.among).Replace(q)
+	s := strings.NewReplacer("{{now}}", d.now, "{{lock}}", d.lock, "{{share}}", d.share, "{{skip}}", d.skip, "{{heads}}", d.heads, "{{head}}", cmp.Or(d.first, strings.ReplaceAll(d.heads, "$2", "1")), "{{spans}}", d.spans, "{{among}}", d.among).Replace(q)
 	s = useHole.ReplaceAllString(s, d.use)
 	s = rowsHole.ReplaceAllStringFunc(s, func(hole string) string { return rowsTable(rowsHole.FindStringSubmatch(hole)[1]) })
 	s = amongHole.ReplaceAllStringFunc(s, func(hole string) string {

@@ -198,8 +198,12 @@ func (t *tx) heads(n map[string]int) (due []admission.Due, err error) {
 		if err != nil {
 			return nil, err
 		}
+		q, args := t.s.d.heads, []any{string(names), n}
+		if n == 1 && t.s.d.first != "" {
+			q, args = t.s.d.first, args[:1]
+		}
 		rows = rows[:0]
-		if err := t.all(&rows, t.s.d.heads, string(names), n); err != nil {
+		if err := t.all(&rows, q, args...); err != nil {
 			return nil, fmt.Errorf("read the heads of the lines: %w", err)
 		}
 		due = dues(due, rows)

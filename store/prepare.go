@@ -25,6 +25,9 @@ func (d *dialect) hotStatements() []string {
 			hot = append(hot, b.many)
 		}
 	}
+	if d.first != "" {
+		hot = append(hot, d.first)
+	}
 	if d.bulk {
 		hot = append(hot, sqlPGInsertJobs, sqlPGLockSubmissions, sqlPGReadGroup, sqlPGLockClasses, sqlPGLockJobs, sqlPGLockGrants, sqlPGStartJobs, sqlPGFindReady, d.starts)
 	}

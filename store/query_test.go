@@ -34,7 +34,8 @@ func plan(t *testing.T, s *Store, q string, args ...any) string {
 func TestStatementsUseTheirIndexes(t *testing.T) {
 	s := newStore(t, Options{})
 	for name, c := range map[string]struct{ sql, want string }{
-		"heads":           {s.d.heads, "SEARCH h USING INDEX jobs_line_idx (class=?)"},
+		"heads":           {s.d.heads, "SEARCH h USING COVERING INDEX jobs_line_idx (class=?)"},
+		"first heads":     {s.d.first, "SEARCH h USING COVERING INDEX jobs_line_idx (class=?)"},
 		"stands":          {sqlReadStands, "jobs_ready_idx"},
 		"ready":           {sqlListReady, "SEARCH jobs USING INDEX jobs_ready_idx (ready_at<?)"},
 		"next ready":      {sqlNextReady, "jobs_ready_idx"},

@@ -27,22 +27,36 @@ func sqliteDialect(clock func() time.Time) *dialect {
 	return &dialect{
 		name: "sqlite", now: "NULL", lock: "", use: "INDEXED BY $1", clock: clock,
 		spans: sqlSQLiteSpans, among: "IN (SELECT value FROM json_each($4))",
-		lockAdmission: sqlReadAdmission, heads: sqlSQLiteHeads, groups: sqlSQLiteGroups, ready: (*tx).listReady, reads: sql.TxOptions{ReadOnly: true}, sort: sortSQLite,
+		lockAdmission: sqlReadAdmission, heads: sqlSQLiteHeads, first: sqlSQLiteFirst, groups: sqlSQLiteGroups, ready: (*tx).listReady, reads: sql.TxOptions{ReadOnly: true}, sort: sortSQLite,
 	}
 }
 
 // The CROSS JOIN keeps SQLite from turning the loop round: for each class one
-// seek in jobs_line_idx, then its rows by key.
-const sqlSQLiteHeads = `
+// seek in jobs_line_idx, which has all that is asked of it, then its rows. LIMIT has
+// more than a parameter: for one alone SQLite plans the statement anew at each use.
+const (
+	sqlSQLiteHeads = `
 SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
   FROM json_each($1) AS want
  CROSS JOIN jobs AS j
-    ON j.id IN (SELECT h.id
-                  FROM jobs AS h INDEXED BY jobs_line_idx
-                 WHERE h.state = 'queued' AND h.due AND h.class = want.value
-                 ORDER BY h.first_at, h.place_at, h.place_id
-                 LIMIT $2)
+    ON j.rowid IN (SELECT h.rowid
+                     FROM jobs AS h INDEXED BY jobs_line_idx
+                    WHERE h.state = 'queued' AND h.due AND h.class = want.value
+                    ORDER BY h.first_at, h.place_at, h.place_id
+                    LIMIT CAST($2 AS integer))
  ORDER BY j.class, j.first_at, j.place_at, j.place_id`
+
+	// The same with one of each class, in the order of the classes in $1.
+	sqlSQLiteFirst = `
+SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
+  FROM json_each($1) AS want
+ CROSS JOIN jobs AS j
+    ON j.rowid = (SELECT h.rowid
+                    FROM jobs AS h INDEXED BY jobs_line_idx
+                   WHERE h.state = 'queued' AND h.due AND h.class = want.value
+                   ORDER BY h.first_at, h.place_at, h.place_id
+                   LIMIT 1)`
+)
 
 const sqlSQLiteGroups = `
 SELECT given.value ->> 'i' AS i, j.id
