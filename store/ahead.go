@@ -233,7 +233,11 @@ func (t *tx) starts(classes []string, n int) (rows []headRow, err error) {
 	for _, class := range classes {
 		each[class] = n
 	}
-	err = t.all(&rows, t.s.d.starts, dbJSON[map[string]int]{each})
+	want, err := (*sessionReads)(nil).wanted(each)
+	if err != nil {
+		return nil, err
+	}
+	err = t.all(&rows, t.s.d.starts, want)
 	return rows, err
 }
 

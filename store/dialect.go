@@ -53,8 +53,8 @@ type dialect struct {
 	heads string
 	// first is heads for one job of each class; "" where it would be no faster.
 	first string
-	// starts is heads with a number for each class, $1 being a JSON object of these;
-	// "" where LIMIT takes no column.
+	// starts is heads with a number for each class, and maybe a place from where its line
+	// is read, $1 being a JSON list of lineWanted; "" where LIMIT takes no column.
 	starts string
 	// groups reads the last $2 ids of each group of $1, a JSON list of listGroup, before
 	// an id: one index seek for each. Columns: i, id.

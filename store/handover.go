@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/lanegate/lanegate"
 	"github.com/lanegate/lanegate/service"
@@ -170,6 +171,11 @@ func (s *Store) TakeBack(ctx context.Context, to string, jobs []string) ([]laneg
 	}
 	return s.settleOut(ctx, "take jobs back", to, jobs, func(t *tx, row *jobRow, old handoverRow) error {
 		row.Reason = old.Reason
+		// By a moment that is not the submission's it can be told from a job that never
+		// left its line, see sessionReads.
+		if old.ReadyAt.t.Equal(row.SubmittedAt.t) {
+			old.ReadyAt.t = old.ReadyAt.t.Add(time.Microsecond)
+		}
 		t.requeue(row, old.ReadyAt)
 		return nil
 	})

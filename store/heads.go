@@ -180,11 +180,15 @@ func (t *tx) readOn(in *admission.Input, rest lineRest, classes []string) error 
 func (t *tx) heads(n map[string]int) (due []admission.Due, err error) {
 	var rows []headRow
 	if t.s.d.starts != "" {
-		want, err := json.Marshal(n)
+		var seen *sessionReads
+		if t.joined != nil {
+			seen = t.joined.reads
+		}
+		want, err := seen.wanted(n)
 		if err != nil {
 			return nil, err
 		}
-		if err := t.all(&rows, t.s.d.starts, string(want)); err != nil {
+		if err := t.all(&rows, t.s.d.starts, want); err != nil {
 			return nil, fmt.Errorf("read the starts of the lines: %w", err)
 		}
 		return dues(due, rows), nil

@@ -157,6 +157,7 @@ type pgConn struct {
 	// named prepares statements by name, and has done so.
 	named    string
 	prepared bool
+	reads    sessionReads
 }
 
 // stale says whether the connection should not be used without a look at it first.

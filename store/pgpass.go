@@ -4,12 +4,12 @@ import (
 	"context"
 	"database/sql/driver"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
@@ -44,7 +44,8 @@ SELECT ` + jobColumns + `, p.payload
 // pgNamed prepares on a connection what passes execute by name.
 func pgNamed(d *dialect) string {
 	return "PREPARE lanegate_lock AS " + d.sql(d.lockAdmission) +
-		"; PREPARE lanegate_stands (text) AS " + d.sql(sqlReadStandsFor) +
+		"; PREPARE lanegate_stands (text) AS " + d.sql(sqlPGStandsAll) +
+		"; PREPARE lanegate_since (text, bigint, json) AS " + d.sql(sqlPGStandsSince) +
 		"; PREPARE lanegate_lines (json) AS " + d.sql(d.starts) +
 		"; PREPARE lanegate_start (" + strings.Join(rowTypes(sqlPGStartKept), "[], ") + "[]) AS " + d.sql(sqlPGStartKept)
 }
@@ -59,6 +60,7 @@ type joinedKey struct{}
 type joinedTx struct {
 	driver.Tx
 	begun, committed atomic.Bool
+	reads            *sessionReads // of its connection
 }
 
 // Commit implements driver.Tx.
@@ -85,7 +87,7 @@ func (c *pgConn) beginJoined(ctx context.Context) (*joinedTx, error) {
 		}
 		c.prepared = true
 	}
-	return &joinedTx{Tx: c.pqConn}, nil
+	return &joinedTx{Tx: c.pqConn, reads: &c.reads}, nil
 }
 
 // errNotAtOnce: a pass changed nothing, as its starts can't be made and committed
@@ -134,14 +136,20 @@ func (s *Store) pgPass(ctx context.Context, ask service.Ask, fn func(t *tx) erro
 
 // pgBeginPass begins, locks the admission row, and reads stands and lines.
 func (t *tx) pgBeginPass(ask service.Ask) error {
-	statements := []string{"BEGIN", "EXECUTE lanegate_lock", "EXECUTE lanegate_stands(" + pq.QuoteLiteral(text(ask.Worker)) + ")"}
+	seen, began := t.joined.reads, time.Now()
+	anew := seen.rewind(began)
+	stands, err := seen.stands(ask)
+	if err != nil {
+		return err
+	}
+	statements := []string{"BEGIN", "EXECUTE lanegate_lock", stands}
 	lines := t.s.linesAhead(ask)
 	if lines != nil {
-		want, err := json.Marshal(lines.first)
+		want, err := seen.wanted(lines.first)
 		if err != nil {
 			return err
 		}
-		statements = append(statements, "EXECUTE lanegate_lines("+pq.QuoteLiteral(string(want))+")")
+		statements = append(statements, "EXECUTE lanegate_lines("+pq.QuoteLiteral(want)+")")
 	}
 	t.joined.begun.Store(true)
 	rows, err := t.q.QueryxContext(t.ctx, strings.Join(statements, "; "))
@@ -161,9 +169,17 @@ func (t *tx) pgBeginPass(ask service.Ask) error {
 	if _, err := t.standsOf(standing); err != nil {
 		return err
 	}
-	if lines != nil {
+	seen.stood(standing)
+	if anew {
+		seen.sweep = time.Now().Add(max(sweepEvery, sweepShare*time.Since(began)))
+	}
+	switch {
+	case t.at.Before(seen.at): // the clock went back, and who comes is before others
+		seen.from, seen.at = nil, t.at
+	case lines != nil:
 		lines.due = dues(nil, heads)
 		t.lines = lines
+		seen.read(t.at, lines.first, heads, t.s.lateBy)
 	}
 	return nil
 }

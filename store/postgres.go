@@ -45,14 +45,28 @@ SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
                       ORDER BY h.first_at, h.place_at, h.place_id
                       LIMIT $2) AS j
  ORDER BY j.class, j.first_at, j.place_at, j.place_id`
+	// In front of the place from where a line is read stand only jobs that returned there
+	// (see sessionReads), which have an index of their own.
 	sqlPGLineStarts = `
 SELECT j.id, j.class, j.first_at, j.place_at, j.place_id, j.worker
-  FROM json_each_text(CAST($1 AS json)) AS want (class, n)
- CROSS JOIN LATERAL (SELECT h.id, h.class, h.first_at, h.place_at, h.place_id, h.worker
-                       FROM jobs AS h
-                      WHERE h.state = 'queued' AND h.due AND h.class = want.class
-                      ORDER BY h.first_at, h.place_at, h.place_id
-                      LIMIT CAST(want.n AS bigint)) AS j
+  FROM json_to_recordset(CAST($1 AS json)) AS want (class text, n bigint, first timestamptz, at timestamptz, id text)
+ CROSS JOIN LATERAL (SELECT *
+                       FROM ((SELECT h.id, h.class, h.first_at, h.place_at, h.place_id, h.worker
+                                FROM jobs AS h
+                               WHERE h.state = 'queued' AND h.due AND h.class = want.class
+                                 AND (h.first_at, h.place_at, h.place_id) >= (coalesce(want.first, '-infinity'), coalesce(want.at, '-infinity'), coalesce(want.id, ''))
+                               ORDER BY h.first_at, h.place_at, h.place_id
+                               LIMIT want.n)
+                              UNION ALL
+                             (SELECT h.id, h.class, h.first_at, h.place_at, h.place_id, h.worker
+                                FROM jobs AS h
+                               WHERE want.first IS NOT NULL AND h.class = want.class
+                                 AND h.state = 'queued' AND h.due AND (h.ready_at <> h.submitted_at OR h.place_id <> h.id OR h.first_at < '9999-12-31 00:00:00+00' OR h.attempts > 0)
+                                 AND (h.first_at, h.place_at, h.place_id) < (want.first, want.at, want.id)
+                               ORDER BY h.first_at, h.place_at, h.place_id
+                               LIMIT want.n)) AS parts
+                      ORDER BY first_at, place_at, place_id
+                      LIMIT want.n) AS j
  ORDER BY j.class, j.first_at, j.place_at, j.place_id`
 	// The comparison of rows and their order leave no other index to read it by, such
 	// as that of the keys, which may have a backlog in between. (A scan does not end by

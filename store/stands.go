@@ -11,11 +11,13 @@ import (
 // trip costs more than to find these few rows. A row's kind says what it is of, and
 // its other columns are named after those of an attempt in flight.
 const (
-	sqlReadStands = `
-SELECT 'running' AS kind, job_id AS name, started_at AS at, CAST(NULL AS timestamptz) AS seen, class, lane,
-       CAST(units AS text) AS more, worker, verification, 0 AS slots, FALSE AS draining
+	sqlReadStands = standRunning + `
   FROM attempts
- WHERE outcome IS NULL
+ WHERE outcome IS NULL` + standOthers
+	standRunning = `
+SELECT 'running' AS kind, job_id AS name, started_at AS at, CAST(NULL AS timestamptz) AS seen, class, lane,
+       CAST(units AS text) AS more, worker, verification, 0 AS slots, FALSE AS draining`
+	standOthers = `
  UNION ALL
 SELECT 'lane', name, last_served_at, queue_seen_at, '', '', '', '', '', 0, FALSE
   FROM lanes
@@ -29,11 +31,13 @@ SELECT 'worker', id, NULL, NULL, '', coalesce(CAST(lanes AS text), ''), CAST(com
 	// Admission keeps the asking worker from being declared dead, not from beating.
 	// Its row is the locked one, read behind the wait. The other rows may be older by
 	// that wait, but nothing starts meanwhile: the admission row is locked.
-	sqlReadStandsFor = `
+	sqlReadStandsFor = standMe + sqlReadStands + standWorkers
+	standMe          = `
   WITH me AS MATERIALIZED (
     SELECT ` + workerColumns + `
       FROM workers
-     WHERE id = $1 {{share}})` + sqlReadStands + `
+     WHERE id = $1 {{share}})`
+	standWorkers = `
  UNION ALL` + standOfWorker + `
   FROM me
  WHERE ended_at IS NULL
@@ -150,7 +154,7 @@ func (t *tx) standsOf(rows []standRow) (*stands, error) {
 			s.lanes = append(s.lanes, servedRow{r.Name, r.At, r.Seen})
 		case "blocked":
 			s.written[r.Name] = r.At.t
-		default:
+		case "next":
 			s.next = r.At
 		}
 		if err != nil {

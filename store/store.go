@@ -120,6 +120,9 @@ type Store struct {
 	// listening are the times of Listen, on PostgreSQL.
 	listening listening
 
+	// lateBy is lateSubmission.
+	lateBy time.Duration
+
 	// config is the last set of classes, lanes and resources that was read,
 	// good as long as the admission row has its version.
 	config atomic.Pointer[configState]
