@@ -55,6 +55,7 @@ func (s *Service) Grants(ctx context.Context, ask AgentAsk) (AgentGrants, error)
 		return out, err
 	}
 	deadline := time.Now().Add(ask.Wait)
+	var due time.Time // when the next job becomes due, which a look doesn't tell
 	for work := !ask.Peek; ; {
 		wake := s.agents.wait() // before the look, so that no ring falls between
 		var err error
@@ -73,22 +74,28 @@ func (s *Service) Grants(ctx context.Context, ask AgentAsk) (AgentGrants, error)
 			if err != nil || len(res.Grants) > 0 {
 				return out, err
 			}
+			due = time.Time{}
+			if res.NextDue >= 0 {
+				due = time.Now().Add(res.NextDue)
+			}
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
 			return out, nil
 		}
-		if out.NextDue >= 0 {
-			left = min(left, out.NextDue)
+		wait := agentPoll
+		if !due.IsZero() {
+			wait = min(wait, max(agentGap, time.Until(due)))
 		}
-		if err := waitFor(ctx, wake, min(left, agentPoll)); err != nil {
+		if err := waitFor(ctx, wake, min(left, wait)); err != nil {
 			return out, err
 		}
-		work = false
+		work = !due.IsZero() && time.Until(due) <= 0
 	}
 }
 
-// waitFor returns when wake is closed or d is over, but not at once.
+// waitFor returns when wake is closed or d is over, but not before agentGap unless d is
+// less.
 func waitFor(ctx context.Context, wake <-chan struct{}, d time.Duration) error {
 	gap, timer := time.NewTimer(min(d, agentGap)), time.NewTimer(d)
 	defer gap.Stop()
