@@ -142,7 +142,7 @@ func (s *Store) oldJobs(ctx context.Context, before time.Time, limit int) (ids [
 // is "" for all that follow.
 type part struct {
 	after, to string
-	// sorted: behind a page of jobs that were submitted too late are others such.
+	// sorted: behind a page of jobs that were submitted too late, by ids too, are others such.
 	sorted bool
 }
 
@@ -171,6 +171,7 @@ func firstID(t time.Time) string {
 
 // oldJobsIn is oldJobs in one part of a round.
 func (s *Store) oldJobsIn(ctx context.Context, p part, before time.Time, limit int) (ids []string, err error) {
+	young := firstID(before)
 	for after := p.after; ; {
 		var rows []oldRow
 		err := s.inRead(ctx, "find old jobs", func(t *tx) error {
@@ -191,7 +192,8 @@ func (s *Store) oldJobsIn(ctx context.Context, p part, before time.Time, limit i
 				return ids, nil
 			}
 		}
-		if len(rows) < pruneStep || p.sorted && !early {
+		// (Of ids of before, who was submitted later has his from a clock that was behind.)
+		if len(rows) < pruneStep || p.sorted && !early && after >= young {
 			return ids, nil
 		}
 	}

@@ -208,4 +208,48 @@ var pruneCases = []testCase{
 			equal(e, fmt.Sprintf("pruned the %d. time", i+1), n, want)
 		}
 	}},
+	{"pruning comes back to ids that are ahead of the clock", func(e *env) {
+		e.class("c")
+		w := e.worker()
+		ids := [2]string{newID(), newID()}
+		var runs [2]service.Grant
+		for i := range ids {
+			ids[i] = "f" + ids[i][1:]
+			runs[i] = e.start(w, e.submit("c", func(n *service.NewJob) { n.ID = ids[i] }).Job.ID)[0]
+			e.end(runs[i], lanegate.Failed)
+		}
+		_, err := e.s.Retry(e.ctx(), ids[0], "ada")
+		e.must(err)
+		for i := range 2 {
+			n, err := e.s.PruneJobs(e.ctx(), time.Now().Add(time.Hour), 1)
+			e.must(err)
+			equal(e, fmt.Sprintf("pruned the %d. time", i+1), n, 1)
+			if i == 0 {
+				e.end(e.start(w, ids[0])[0], lanegate.Succeeded)
+			}
+		}
+	}},
+	{"pruning passes any number of jobs whose ids are behind the clock", func(e *env) {
+		e.class("c")
+		w := e.worker()
+		for range 2 {
+			e.end(e.start(w, e.submit("c").Job.ID)[0], lanegate.Succeeded)
+		}
+		before := e.job(e.submit("c").Job.ID).SubmittedAt
+		wrong := make([]service.NewJob, 1100)
+		for i := range wrong {
+			wrong[i] = newJob("c")
+			wrong[i].ID = "00" + wrong[i].ID[2:] // of 1970 or so
+		}
+		res, err := e.s.SubmitBatch(e.ctx(), wrong)
+		e.must(err)
+		for _, r := range res {
+			e.must(r.Err)
+		}
+		for i, want := range []int{1, 1, 0} {
+			n, err := e.s.PruneJobs(e.ctx(), before, 1)
+			e.must(err)
+			equal(e, fmt.Sprintf("pruned the %d. time", i+1), n, want)
+		}
+	}},
 }
