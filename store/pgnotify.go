@@ -56,11 +56,14 @@ func (s *Store) notify(ctx context.Context, channel, payload string) error {
 		}
 		return c.notify(ctx, channel, payload)
 	})
-	if err != nil && (isLost(err) || s.spent(err)) {
+	switch {
+	case err != nil && ctx.Err() != nil: // closed by us: the other connections are none the worse
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	case err != nil && (isLost(err) || s.spent(err)):
 		s.drop(conn)
-	} else {
-		_ = conn.Close()
+		return err
 	}
+	_ = conn.Close()
 	return err
 }
 
