@@ -371,6 +371,66 @@ func TestPostgresPassWithoutTheGone(t *testing.T) {
 	}
 }
 
+// What fills the places of those that are gone takes only the slots that are left.
+func TestPostgresPassFillsWhatIsFree(t *testing.T) {
+	t.Parallel()
+	s := newPG(t, Options{})
+	addWide(t, s, 3, 4)
+	mustRegister(t, s, "w")
+	gone := mustSubmit(t, s, "wide-00")
+	for _, class := range []string{"wide-01", "wide-02", "wide-01", "wide-02"} {
+		mustSubmit(t, s, class)
+	}
+	cancelled := hold(t, s, "UPDATE jobs SET state = 'cancelled', finished_at = clock_timestamp() WHERE id = $1", gone.ID)
+	granted := make(chan int, 1)
+	go func() {
+		res, err := s.Admit(t.Context(), service.Ask{Worker: "w", Free: 2})
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- len(res.Grants)
+	}()
+	waitsForLock(t, s)
+	if err := cancelled.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-granted; n != 2 {
+		t.Errorf("%d grants for 2 free slots", n)
+	}
+}
+
+// What has started stands when the pass that is to fill the rest fails; the worker is
+// to ask again at once.
+func TestPostgresPassKeepsWhatStarted(t *testing.T) {
+	t.Parallel()
+	s, trips := newPGTrips(t, Options{})
+	addWide(t, s, 2, 2)
+	mustRegister(t, s, "w")
+	gone, kept := mustSubmit(t, s, "wide-00"), mustSubmit(t, s, "wide-01")
+	cancelled := hold(t, s, "UPDATE jobs SET state = 'cancelled', finished_at = clock_timestamp() WHERE id = $1", gone.ID)
+	admitted := make(chan service.Admitted, 1)
+	go func() {
+		res, err := s.Admit(t.Context(), service.Ask{Worker: "w", Free: 2})
+		if err != nil {
+			t.Error(err)
+		}
+		admitted <- res
+	}()
+	waitsForLock(t, s)
+	trips.with("cut", "BEGIN\x00", func(<-chan struct{}) { // of the long way: a pass says more at once
+		if err := cancelled.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		res := <-admitted
+		if len(res.Grants) != 1 || res.Grants[0].Job.ID != kept.ID || res.NextDue != 0 || res.NoneWaits {
+			t.Errorf("grants %+v, next due %v, none waits: %v", res.Grants, res.NextDue, res.NoneWaits)
+		}
+	})
+	if n := number(t, s, "SELECT count(*) FROM attempts WHERE outcome IS NULL"); n != 1 {
+		t.Errorf("%d attempts in flight, want 1", n)
+	}
+}
+
 // A pass does not start a job that has no payload; the long way says which one.
 func TestPostgresPassWithoutAPayload(t *testing.T) {
 	t.Parallel()
@@ -393,6 +453,10 @@ func TestPostgresPassWithoutAPayload(t *testing.T) {
 func TestPostgresNotificationEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s, trips := newPGTrips(t, Options{TxTimeout: 5 * time.Minute}) // which bounds a silence
+	if _, _, err := s.Jobs(t.Context(), service.JobFilter{Limit: 1}); err != nil {
+		t.Fatal(err)
+	}
+	others := s.read.Stats().OpenConnections
 	ctx, cancel := context.WithCancel(t.Context())
 	trips.with("swallow", "pg_notify", func(came <-chan struct{}) {
 		told := make(chan error, 1)
@@ -404,6 +468,9 @@ func TestPostgresNotificationEndsWithItsContext(t *testing.T) {
 			t.Errorf("notify: %v, want %v", err, context.Canceled)
 		}
 	})
+	if n := s.read.Stats().OpenConnections; n != others || n == 0 {
+		t.Errorf("%d of %d connections of the reading pool are left", n, others)
+	}
 	if err := s.Notify(t.Context(), "bells", "{}"); err != nil {
 		t.Errorf("the next one: %v", err)
 	}
@@ -412,7 +479,7 @@ func TestPostgresNotificationEndsWithItsContext(t *testing.T) {
 // A server that is silent is not asked twice: each wait holds the process's turn.
 func TestPostgresPassMeetsASilentServer(t *testing.T) {
 	t.Parallel()
-	s, trips := newPGTrips(t, Options{TxTimeout: 300 * time.Millisecond})
+	s, trips := newPGTrips(t, Options{TxTimeout: 2 * time.Second})
 	mustRegister(t, s, "w")
 	trips.with("swallow", "EXECUTE lanegate_lock", func(<-chan struct{}) {
 		n := trips.count(func() {
