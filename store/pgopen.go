@@ -58,7 +58,7 @@ func openPostgres(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{d: postgresDialect(), opts: o, log: o.Logger, jitter: rand.Float64, turn: make(chan struct{}, 1), listening: defaultListening, lateBy: lateSubmission}
+	s := &Store{d: postgresDialect(), opts: o, log: o.Logger, jitter: rand.Float64, turn: make(chan struct{}, 1), listening: defaultListening, lateBy: o.TxTimeout + lateMargin}
 	if err := s.checkPostgres(ctx, cfg); err != nil {
 		return nil, refused(err)
 	}

@@ -26,8 +26,8 @@ import (
 // from a later time, from elsewhere, inherits a place or is moved to the front), can be
 // told by its row, and has an index of its own. So a line is read from the first place
 // that was seen in it, and what returned is read in front of that. For submissions that
-// commit late the place is lateSubmission old at least, and from time to time all is
-// read.
+// commit late the place is older than any transaction of theirs, and from time to time
+// all is read.
 //
 // One session: a server that was replaced by its standby may have lost what was seen.
 
@@ -54,8 +54,11 @@ const sqlPGStandsSince = standMe + standRunning + `
                       LIMIT 1) AS still` + standOthers + standWorkers + standStarted
 
 const (
-	// lateSubmission is by how much a submission may commit after its time.
-	lateSubmission = 10 * time.Second
+	// lateMargin is by how much a submission may commit after its transaction's limit.
+	lateMargin = 5 * time.Second
+	// mostFlying is how many jobs are looked for one by one; more are found sooner by
+	// passing all that was in flight.
+	mostFlying = 1000
 	// All is read once in sweepEvery, or once in sweepShare times as long as that takes.
 	sweepEvery = 10 * time.Second
 	sweepShare = 50
@@ -100,7 +103,7 @@ func (r *sessionReads) wanted(n map[string]int) (string, error) {
 
 // stands is the statement that reads sqlReadStandsFor on the session.
 func (r *sessionReads) stands(ask service.Ask) (string, error) {
-	if !r.flew {
+	if !r.flew || len(r.flying) > mostFlying {
 		return "EXECUTE lanegate_stands(" + pq.QuoteLiteral(text(ask.Worker)) + ")", nil
 	}
 	flying, err := json.Marshal(append([]string{}, r.flying...)) // never null

@@ -255,9 +255,9 @@ SELECT $1, 'wide-00', 'c', $1, at, at, at, true, 'queued'
 	if _, from := read(); from == (linePlace{}) {
 		t.Fatal("lines are read from their beginning")
 	}
-	insert("b", lateSubmission-2*time.Second)
+	insert("b", s.lateBy-2*time.Second)
 	expect("a late one", "b")
-	insert("a", lateSubmission+2*time.Minute)
+	insert("a", s.lateBy+2*time.Minute)
 	expect("one from before", "b")
 	seen(func(r *sessionReads) { r.sweep = time.Time{} })
 	expect("one from before, when all is read", "a", "b")
@@ -267,4 +267,45 @@ SELECT $1, 'wide-00', 'c', $1, at, at, at, true, 'queued'
 	seen(func(r *sessionReads) { r.at = time.Now().Add(time.Minute) })
 	read() // its lines are of no use, and are read again where they are needed
 	expect("when the clock has gone back", "0", "a", "b")
+}
+
+// Where thousands are in flight, as with targets that report later, they are not asked
+// for one by one.
+func TestPostgresSessionOfMany(t *testing.T) {
+	t.Parallel()
+	s := newPG(t, Options{})
+	const many = mostFlying + 200
+	addWide(t, s, 1, many)
+	if err := s.RegisterWorker(t.Context(), service.WorkerInfo{ID: "w", Host: "h", PID: 1, Slots: many}); err != nil {
+		t.Fatal(err)
+	}
+	s.write.SetMaxOpenConns(1) // so that all passes are of one session
+	for _, part := range []int{100, 900, 200} {
+		jobs := make([]service.NewJob, part)
+		for i := range jobs {
+			jobs[i] = service.NewJob{ID: newID(t), Class: "wide-00", Client: "c", Payload: []byte("1")}
+		}
+		if _, err := s.SubmitBatch(t.Context(), jobs); err != nil {
+			t.Fatal(err)
+		}
+		if res, err := s.Admit(t.Context(), service.Ask{Worker: "w", Free: part}); err != nil || len(res.Grants) != part {
+			t.Fatalf("%d grants, want %d, %v", len(res.Grants), part, err)
+		}
+	}
+	for range 2 {
+		err := s.pgInPass(t.Context(), "look", service.Ask{Worker: "w", Free: 1}, func(t1 *tx) error {
+			t1.void = true
+			if n := len(t1.standing.running); n != many {
+				t.Errorf("%d in flight, want %d", n, many)
+			}
+			stands, err := t1.joined.reads.stands(service.Ask{Worker: "w"})
+			if len(stands) > 100 {
+				t.Errorf("asked for by %d bytes", len(stands))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -120,7 +120,7 @@ type Store struct {
 	// listening are the times of Listen, on PostgreSQL.
 	listening listening
 
-	// lateBy is lateSubmission.
+	// lateBy is how long a submission may take from its time to its commit.
 	lateBy time.Duration
 
 	// config is the last set of classes, lanes and resources that was read,
