@@ -138,7 +138,7 @@ func (m *returns) step(s *Store) {
 			_, err = s.TakeBack(ctx, "q", nil)
 		}
 	}
-	if e, own := err.(*lanegate.Error); err != nil && (!own || e.Kind == lanegate.KindUnavailable) { //nolint:errorlint // as it is given
+	if e, own := errors.AsType[*lanegate.Error](err); err != nil && (!own || e.Kind == lanegate.KindUnavailable) {
 		m.t.Fatalf("%s: %v", m.doing, err)
 	}
 }
@@ -227,8 +227,12 @@ func TestPostgresSessionReadsLateSubmissions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = conn.Raw(func(c any) error {
-			change(&c.(*pgConn).reads) //nolint:forcetypeassert // what else?
+		err = conn.Raw(func(driven any) error {
+			c, ok := driven.(*pgConn)
+			if !ok {
+				return fmt.Errorf("the connection is a %T", driven)
+			}
+			change(&c.reads)
 			return nil
 		})
 		if err := errors.Join(err, conn.Close()); err != nil {
